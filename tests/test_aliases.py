@@ -33,12 +33,12 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize(("room", "names"), [(measures, MEASURES), (metrics, METRICS), (datasets, DATA)])
-def test_names_of_the_field_are_known(room, names, tmp_path, monkeypatch):
+def test_aliases__names_of_the_field_are_known(room, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert {name: room.registry.canonical(name) for name in names} == names
 
 
-def test_methods_and_corruptions():
+def test_aliases__methods_and_corruptions():
     methods = pytest.importorskip("nescio.methods").registry
     names = {"ERM": "erm", "MC_Dropout": "mc-dropout", "mcdropout": "mc-dropout", "HetXL": "het-xl", "SNGP": "sngp"}
     assert {name: methods.canonical(name) for name in names} == names
@@ -48,7 +48,7 @@ def test_methods_and_corruptions():
 
 
 @pytest.mark.parametrize("name", ["deep-ensembles", "Deep Ensemble", "ensemble"])
-def test_deep_ensembles_are_asked_for_otherwise(name):
+def test_aliases__deep_ensembles_are_asked_for_otherwise(name):
     methods = pytest.importorskip("nescio.methods").registry
     with pytest.raises(BadInput, match=r"--ensemble-size.*deep-ensemble") as no:
         methods[name]
@@ -56,7 +56,7 @@ def test_deep_ensembles_are_asked_for_otherwise(name):
 
 
 @pytest.mark.parametrize("room", ["measures", "metrics", "methods", "datasets"])
-def test_every_alias_is_of_one_registered_part_and_of_no_other(room):
+def test_aliases__every_alias_is_of_one_registered_part_and_of_no_other(room):
     registry = pytest.importorskip(f"nescio.{room}").registry
     assert {part for part in registry.aliases.values() if part not in registry} <= {"deep-ensemble"}
     for alias, part in registry.aliases.items():
@@ -65,7 +65,7 @@ def test_every_alias_is_of_one_registered_part_and_of_no_other(room):
 
 
 @pytest.mark.parametrize("room", STRANGERS)
-def test_no_suggestion_leads_to_another_thing(room):
+def test_aliases__no_suggestion_leads_to_another_thing(room):
     for name in STRANGERS[room]:
         with pytest.raises(BadInput) as no:
             room.registry[name]
@@ -75,7 +75,7 @@ def test_no_suggestion_leads_to_another_thing(room):
 @pytest.mark.parametrize(
     ("text", "meant"), [("entrpy", "'entropy'"), ("Entropi", "'entropy'"), ("msq", ""), ("margins", ""), ("photos", "")]
 )
-def test_slips_of_the_finger_are_suggested(text, meant):
+def test_aliases__slips_of_the_finger_are_suggested(text, meant):
     hint = did_you_mean(text, [*measures.registry, *datasets.registry])
     assert hint == (f" Did you mean {meant}?" if meant else "")
 
@@ -99,12 +99,12 @@ def test_evaluate_names_what_takes_a_measure(capsys):
     assert "nescio compare FILE --measure NAME" in capsys.readouterr().err
 
 
-def test_a_store_without_work_says_what_adds_it(tmp_path, capsys):
+def test_runs__a_store_without_work_says_what_adds_it(tmp_path, capsys):
     assert main(["runs", "--store", str(tmp_path)]) == 2
     assert "nescio train" in capsys.readouterr().err
 
 
-def test_a_study_without_rows_is_no_success(tmp_path, capsys):
+def test_aliases__a_study_without_rows_is_no_success(tmp_path, capsys):
     from nescio.api.studies import BenchmarkResult
     from nescio.commands._studies import emit_study
     from nescio.report.studies import Study
@@ -114,7 +114,7 @@ def test_a_study_without_rows_is_no_success(tmp_path, capsys):
     assert "failed: " in capsys.readouterr().err and not (tmp_path / "report").exists()
 
 
-def test_classes_that_a_network_lacks_are_named():
+def test_aliases__classes_that_a_network_lacks_are_named():
     from nescio.datasets.class_labels import _missing_classes
 
     assert "unicorn" in _missing_classes(["tench", "goldfish", "unicorn"], 1000, None)
@@ -122,14 +122,14 @@ def test_classes_that_a_network_lacks_are_named():
     assert _missing_classes(["tench", "goldfish"], 1000, None) == ""
 
 
-def test_exact_names_stand_before_aliases():
+def test_aliases__exact_names_stand_before_aliases():
     registry: Registry[str] = Registry("thing", aliases={"first": ("one",)})
     for name in ("first", "One", "ONE"):
         registry.add(name, name)
     assert [registry[name] for name in ("first", "FIRST", "One", "one")] == ["first", "first", "One", "first"]
 
 
-def test_a_score_of_the_predictions_stands_before_an_alias():
+def test_predictions__a_score_of_the_predictions_stands_before_an_alias():
     logits = np.random.default_rng(0).normal(size=(40, 3))
     scored = Predictions(logits=logits, labels=np.arange(40) % 3, scores={"margin": np.arange(40.0)})
     plain = scored.replace(scores={})
@@ -139,7 +139,7 @@ def test_a_score_of_the_predictions_stands_before_an_alias():
     np.testing.assert_array_equal(measures.uncertainty("Margin", plain), measures.uncertainty("gap", plain))
 
 
-def test_results_hold_registered_names():
+def test_aliases__results_hold_registered_names():
     rng = np.random.default_rng(0)
     dump = Predictions(logits=rng.normal(size=(60, 3)), labels=np.arange(60) % 3)
     rows = compare({"a": dump}, measure="MSP", metrics=["AUROC", "FPR95", "sac@0.5"], resamples=20).rows
@@ -149,7 +149,7 @@ def test_results_hold_registered_names():
     assert parse_metric("Accuracy@2").label == "accuracy@2"
 
 
-def test_options_take_aliases(tmp_path, capsys):
+def test_threshold__options_take_aliases(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "a.npz", logits=rng.normal(size=(60, 3)), labels=np.arange(60) % 3)
     assert (
@@ -159,7 +159,7 @@ def test_options_take_aliases(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["measure"] == "gap"
 
 
-def test_an_option_of_parts_gives_registered_names():
+def test_option__an_option_of_parts_gives_registered_names():
     import argparse
 
     from nescio.commands.parsing import add_options
@@ -177,7 +177,7 @@ def test_an_option_of_parts_gives_registered_names():
     assert options_of(parser.parse_args([]), Plan) == Plan()
 
 
-def test_a_folder_is_not_taken_for_the_set_that_it_is_an_alias_of(tmp_path, monkeypatch):
+def test_aliases__a_folder_is_not_taken_for_the_set_that_it_is_an_alias_of(tmp_path, monkeypatch):
     (tmp_path / "cub").mkdir()
     (tmp_path / "photos.npz").write_bytes(b"")
     monkeypatch.chdir(tmp_path)

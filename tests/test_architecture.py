@@ -70,11 +70,11 @@ def room_of(module, name):
     return parts[1] if len(parts) > 1 else name
 
 
-def test_every_module_stands_in_a_room():
+def test_architecture__every_module_stands_in_a_room():
     assert {parts[0] for _, parts in modules()} == TIER.keys()
 
 
-def test_the_page_on_architecture_lists_the_rooms_in_this_order():
+def test_architecture__the_page_on_architecture_lists_the_rooms_in_this_order():
     page = (ROOT / "docs" / "architecture.md").read_text().partition("| room |")[2].partition("\n\n")[0]
     lines = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in page.splitlines()[1:]]
     rooms = [room for line in lines for room in line]
@@ -84,7 +84,7 @@ def test_the_page_on_architecture_lists_the_rooms_in_this_order():
     assert all(f"`{room}`" in (above if room in WITHOUT_TORCH else below) for room in TIER)
 
 
-def test_arrows_point_to_earlier_tiers_only():
+def test_architecture__arrows_point_to_earlier_tiers_only():
     wrong = []
     for path, parts in modules():
         for module, name in imports(path):
@@ -94,7 +94,7 @@ def test_arrows_point_to_earlier_tiers_only():
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_benchmark_imports_another():
+def test_architecture__no_benchmark_imports_another():
     folder = SOURCE / "benchmarks"
     benchmarks = {each.name for each in folder.iterdir() if (each / "__init__.py").is_file()}
     wrong = []
@@ -107,7 +107,7 @@ def test_no_benchmark_imports_another():
     assert len(benchmarks) > 8 and not wrong, "\n".join(wrong)
 
 
-def test_nothing_private_crosses_a_wall():
+def test_architecture__nothing_private_crosses_a_wall():
     wrong = []
     for path, parts in modules():
         for module, name in imports(path):
@@ -120,7 +120,7 @@ def test_nothing_private_crosses_a_wall():
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)
-def test_the_rooms_above_the_line_leave_torch_out(room):
+def test_architecture__the_rooms_above_the_line_leave_torch_out(room):
     code = (
         "import importlib, pkgutil, sys\n"
         f"room = importlib.import_module('nescio.{room}')\n"
@@ -131,7 +131,7 @@ def test_the_rooms_above_the_line_leave_torch_out(room):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_no_module_shares_the_name_of_what_its_package_exports():
+def test_architecture__no_module_shares_the_name_of_what_its_package_exports():
     for path in SOURCE.rglob("__init__.py"):
         exported = next(
             (
@@ -149,7 +149,7 @@ def test_no_module_shares_the_name_of_what_its_package_exports():
         assert not hidden, f"{path}: {hidden}"
 
 
-def test_no_class_name_has_two_meanings():
+def test_architecture__no_class_name_has_two_meanings():
     seen = {}
     for path, parts in modules():
         for node in ast.walk(ast.parse(path.read_text())):
@@ -160,7 +160,7 @@ def test_no_class_name_has_two_meanings():
     assert not twice, twice
 
 
-def test_names_are_words_of_the_field():
+def test_architecture__names_are_words_of_the_field():
     """The field's own words, as the glossary in docs/architecture.md has them."""
     strange = {"asked", "told", "held", "How", "Look", "Told", "Asked"}
     wrong = []
@@ -171,7 +171,7 @@ def test_names_are_words_of_the_field():
     assert not wrong, "\n".join(wrong)
 
 
-def test_prose_is_plain():
+def test_architecture__prose_is_plain():
     words = (
         r"\basked\b|where nobody says|\bleave \S+ away\b|\b(one|number|dump|file) an? (model|row|line|pixel|image)\b"
     )
@@ -180,7 +180,7 @@ def test_prose_is_plain():
     assert not wrong, wrong
 
 
-def test_tests_mirror_the_source():
+def test_architecture__tests_mirror_the_source():
     folders = {path.parent.relative_to(ROOT / "tests").parts for path in (ROOT / "tests").rglob("test_*.py")}
     for parts in folders:
         known = SOURCE.joinpath(*parts).is_dir() or ROOT.joinpath(*parts).is_dir()  # results/ has tests too
@@ -188,7 +188,7 @@ def test_tests_mirror_the_source():
         assert known, f"tests/{'/'.join(parts)} has no room of its name"
 
 
-def test_errors_of_the_library_name_fields_not_options():
+def test_architecture__errors_of_the_library_name_fields_not_options():
     """`nescio.options` adds the option; sentences in backticks may contain whole commands."""
     wrong = []
     command = "plugin|head|training-data|ood-data|output"  # in backticks

@@ -22,20 +22,20 @@ torch.set_num_threads(1)
         ("vit_tiny_patch16_224", 3, 32, 192),
     ],
 )
-def test_features(name, channels, size, features):
+def test_build__features(name, channels, size, features):
     net = backbones.build(name, channels, size)
     assert net.num_features == features
     assert net.training
     assert net.eval()(torch.randn(2, channels, size, size)).shape == (2, features)
 
 
-def test_mlp_has_three_layers_of_a_hundred():
+def test_parameters__mlp_has_three_layers_of_a_hundred():
     widths = [each.out_features for each in backbones.build("mlp", 3, 4).modules() if isinstance(each, nn.Linear)]
     assert widths == [100, 100, 100]
     assert backbones.parameters(backbones.build("mlp", 3, 4)) == 48 * 100 + 100 + 2 * (100 * 100 + 100)
 
 
-def test_a_resnet_keeps_the_resolution_of_small_images():
+def test_build__a_resnet_keeps_the_resolution_of_small_images():
     small, large = backbones.build("resnet18", 3, 64), backbones.build("resnet18", 3, 96)
     assert small.conv1.stride == (1, 1) and small.conv1.kernel_size == (3, 3)
     assert isinstance(small.maxpool, nn.Identity)
@@ -43,7 +43,7 @@ def test_a_resnet_keeps_the_resolution_of_small_images():
 
 
 @pytest.mark.parametrize("name", ["conv", "resnet18"])
-def test_features_are_maxima_of_the_map_where_the_name_says_so(name):
+def test_build__features_are_maxima_of_the_map_where_the_name_says_so(name):
     mean, largest = (backbones.build(each, 3, 32).eval() for each in (name, f"{name}:max"))
     largest.load_state_dict(mean.state_dict())
     x = torch.randn(2, 3, 32, 32)
@@ -54,12 +54,12 @@ def test_features_are_maxima_of_the_map_where_the_name_says_so(name):
 
 
 @pytest.mark.parametrize(("name", "dense"), [("conv:min", False), ("mlp:max", False), ("conv:max", True)])
-def test_no_other_pooling_is_taken(name, dense):
+def test_build__no_other_pooling_is_taken(name, dense):
     with pytest.raises(BadInput, match=name):
         backbones.build(name, 3, 32, dense=dense)
 
 
-def test_the_seed_is_all_that_matters():
+def test_build__the_seed_is_all_that_matters():
     nets = []
     for _ in range(2):
         torch.manual_seed(3)
@@ -69,7 +69,7 @@ def test_the_seed_is_all_that_matters():
 
 @pytest.mark.parametrize("name", ["conv", "resnet18", "convnext_atto"])
 @pytest.mark.parametrize("shape", [(45, 60), (64, 96), (71, 90)])
-def test_the_grid_is_that_of_the_map_whatever_the_size(name, shape):
+def test_build__the_grid_is_that_of_the_map_whatever_the_size(name, shape):
     """A ResNet rounds up what is left of a side, a stem of patches down."""
     net = backbones.build(name, 3, shape, dense=True).eval()
     x, labels = torch.randn(2, 3, *shape), torch.randint(0, 3, (2, *shape))
@@ -79,14 +79,14 @@ def test_the_grid_is_that_of_the_map_whatever_the_size(name, shape):
         assert len(net(known)) == len(reduced)
 
 
-def test_unknown_and_unfit_names_are_sentences():
+def test_build__unknown_and_unfit_names_are_sentences():
     with pytest.raises(BadInput, match="Did you mean resnet18"):
         backbones.build("resnett18", 3, 32)
     with pytest.raises(BadInput, match="8 × 8 pixels"):
         backbones.build("vit_tiny_patch16_224", 3, 8)
 
 
-def test_dropout_gets_into_a_network_of_timm():
+def test_backbones__dropout_gets_into_a_network_of_timm():
     """A constructor's dropout option may do nothing; these layers are put in after the network exists."""
     cls = registry["mc-dropout"]
     method = cls(
@@ -98,7 +98,7 @@ def test_dropout_gets_into_a_network_of_timm():
     assert logits.shape == (2, 3, 4) and logits.std(1).min() > 0
 
 
-def test_a_transformer_has_the_patches_that_its_name_says():
+def test_build__a_transformer_has_the_patches_that_its_name_says():
     built = backbones.build("vit_tiny_patch16_224:patch4", 3, 32)
     assert built.patch_embed.patch_size == (4, 4) and built.num_features == 192
     assert built(torch.zeros(1, 3, 32, 32)).shape == (1, 192)

@@ -37,7 +37,7 @@ def ask(capsys, *words):
     return code, said.out, said.err
 
 
-def test_json_is_strict_and_alone(capsys, files):
+def test_cli__json_is_strict_and_alone(capsys, files):
     code, out, err = ask(
         capsys,
         "evaluate",
@@ -59,7 +59,7 @@ def test_json_is_strict_and_alone(capsys, files):
 
 
 @pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
-def test_other_forms(capsys, files, form):
+def test_cli__other_forms(capsys, files, form):
     code, out, _ = ask(capsys, "evaluate", files / "test.npz", "--format", form)
     assert code == 0
     if form == "csv":
@@ -68,7 +68,7 @@ def test_other_forms(capsys, files, form):
         assert {"markdown": "| ", "latex": "\\toprule"}[form] in out
 
 
-def test_the_few_things_that_matter_come_first_and_the_rest_with_all(capsys, files, monkeypatch):
+def test_cli__the_few_things_that_matter_come_first_and_the_rest_with_all(capsys, files, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     words = ("evaluate", files / "test.npz", "--val", files / "val.npz", "--ood", f"far={files}/out.npz")
     code, out, _ = ask(capsys, *words)
@@ -79,20 +79,20 @@ def test_the_few_things_that_matter_come_first_and_the_rest_with_all(capsys, fil
     assert len(longer.splitlines()) > 100
 
 
-def test_the_table_reads_well(capsys, files):
+def test_cli__the_table_reads_well(capsys, files):
     code, out, _ = ask(capsys, "evaluate", files / "test.npz", "--all")
     assert code == 0
     for words in ("Accuracy and calibration", "Misclassification detection", "ECE", "give --val"):
         assert words in out
 
 
-def test_report_writes_a_page_and_tables(capsys, files, tmp_path):
+def test_cli__report_writes_a_page_and_tables(capsys, files, tmp_path):
     code, out, _ = ask(capsys, "evaluate", files / "test.npz", files / "other.npz", "--output", tmp_path / "out")
     assert code == 0 and "index.html" in out
     assert {"index.html", "rows.csv", "tables.md", "tables.tex"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
 
-def test_bootstrap_fills_intervals_that_hold_the_value(capsys, files):
+def test_cli__bootstrap_fills_intervals_that_hold_the_value(capsys, files):
     _, out, _ = ask(capsys, "evaluate", files / "test.npz", "--bootstrap", 200, "--format", "json")
     rows = json.loads(out)["files"][0]["rows"]
     filled = [r for r in rows if r["low"] is not None]
@@ -101,7 +101,7 @@ def test_bootstrap_fills_intervals_that_hold_the_value(capsys, files):
     assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
 
 
-def test_compare(capsys, files):
+def test_cli__compare(capsys, files):
     code, out, _ = ask(
         capsys, "compare", files / "test.npz", files / "other.npz", "--format", "json", "--bootstrap", 200
     )
@@ -115,7 +115,7 @@ def test_compare(capsys, files):
 
 
 @pytest.mark.parametrize("what", ["metrics", "measures"])
-def test_listings(capsys, what):
+def test_cli__listings(capsys, what):
     code, out, _ = ask(capsys, what)
     assert code == 0 and ("auroc" if what == "metrics" else "entropy") in out
     code, out, _ = ask(capsys, what, "aurc" if what == "metrics" else "energy")
@@ -143,7 +143,7 @@ def test_listings(capsys, what):
         (("compare", "{test}", "{other}", "--level", "2"), "level"),
     ],
 )
-def test_bad_input_ends_with_2_and_one_sentence(capsys, files, words, sentence):
+def test_cli__bad_input_ends_with_2_and_one_sentence(capsys, files, words, sentence):
     names = {name: str(files / f"{name}.npz") for name in ("test", "other", "out")}
     code = main([word.format(**names) for word in words])
     said = capsys.readouterr()
@@ -155,7 +155,7 @@ def test_bad_input_ends_with_2_and_one_sentence(capsys, files, words, sentence):
 @pytest.mark.parametrize(
     ("name", "build", "pattern"), malformed.MALFORMED, ids=[case[0] for case in malformed.MALFORMED]
 )
-def test_malformed_files_end_with_2_and_one_line(capsys, tmp_path, name, build, pattern):
+def test_evaluate__malformed_files_end_with_2_and_one_line(capsys, tmp_path, name, build, pattern):
     code = main(["evaluate", str(build(tmp_path))])
     said = capsys.readouterr()
     assert code == 2 and said.out == ""
@@ -163,14 +163,14 @@ def test_malformed_files_end_with_2_and_one_line(capsys, tmp_path, name, build, 
     assert re.search(pattern, said.err)
 
 
-def test_out_domain_labels_need_no_marking(capsys, files, tmp_path):
+def test_cli__out_domain_labels_need_no_marking(capsys, files, tmp_path):
     out = dict(np.load(files / "out.npz"))
     np.savez(tmp_path / "out.npz", labels=out["labels"] + 4, logits=out["logits"])
     code, _, _ = ask(capsys, "evaluate", files / "test.npz", "--ood", f"far={tmp_path}/out.npz")
     assert code == 0
 
 
-def test_help_of_every_command(capsys):
+def test_cli__help_of_every_command(capsys):
     for words in (["--help"], *([name, "--help"] for name in COMMANDS)):
         with pytest.raises(SystemExit) as stop:
             main(words)
@@ -178,12 +178,12 @@ def test_help_of_every_command(capsys):
         assert len(capsys.readouterr().out.splitlines()) > 4
 
 
-def test_every_module_of_commands_is_listed():
+def test_cli__every_module_of_commands_is_listed():
     modules = {path.stem for path in (ROOT / "src/nescio/commands").glob("*.py") if not path.stem.startswith("_")}
     assert modules == {*COMMANDS, "config", "parsing", "option_table"}
 
 
-def test_overview_fits_one_screen_and_has_one_imperative_line_per_command(capsys):
+def test_cli__overview_fits_one_screen_and_has_one_imperative_line_per_command(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     lines = capsys.readouterr().out.splitlines()
@@ -223,7 +223,7 @@ def test_overview_fits_one_screen_and_has_one_imperative_line_per_command(capsys
         (["evaluate", "{test}", "--map", "logitz=x"], "did you mean 'logits'?"),
     ],
 )
-def test_near_misses_are_named(capsys, files, words, sentence):
+def test_cli__near_misses_are_named(capsys, files, words, sentence):
     places = {"test": files / "test.npz", "folder": files, "results": ROOT / "results/uimnet/rows.parquet"}
     assert main([word.format(**places) for word in words]) == 2
     err = capsys.readouterr().err
@@ -238,7 +238,7 @@ def fresh(code, **env):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=held, check=False)
 
 
-def test_evaluation_leaves_heavy_packages_alone(files):
+def test_cli__evaluation_leaves_heavy_packages_alone(files):
     code = (
         "import sys; from nescio.cli import main\n"
         f"main(['evaluate', r'{files / 'test.npz'}'])\n"
@@ -248,7 +248,7 @@ def test_evaluation_leaves_heavy_packages_alone(files):
     assert done.stdout.rstrip().endswith("HEAVY []"), done.stdout[-500:] + done.stderr
 
 
-def test_pages_are_drawn_without_pandas(files, tmp_path):
+def test_cli__pages_are_drawn_without_pandas(files, tmp_path):
     """Altair takes its rows as they are."""
     (tmp_path / "pandas.py").write_text("raise ImportError('not here')")
     code = (
@@ -264,7 +264,7 @@ def test_pages_are_drawn_without_pandas(files, tmp_path):
     assert all((tmp_path / name / "index.html").stat().st_size > 100_000 for name in ("one", "study"))
 
 
-def test_imports_leave_torch_alone():
+def test_cli__imports_leave_torch_alone():
     names = (
         "nescio.metrics nescio.measures nescio.analysis.scorecard nescio.report nescio.testing "
         "nescio.analysis.comparison nescio.work.store"
@@ -275,7 +275,7 @@ def test_imports_leave_torch_alone():
     assert fresh(code).stdout.strip() == "False"
 
 
-def test_no_exported_name_is_a_submodule():
+def test_cli__no_exported_name_is_a_submodule():
     import nescio
 
     modules = {p.stem for p in (ROOT / "src/nescio").iterdir() if not p.name.startswith("_")}
@@ -292,7 +292,7 @@ def test_no_exported_name_is_a_submodule():
         ),
     ],
 )
-def test_a_reader_that_stops_reading_is_no_failure_and_loses_no_file(files, tmp_path, words):
+def test_cli__a_reader_that_stops_reading_is_no_failure_and_loses_no_file(files, tmp_path, words):
     command = [sys.executable, "-m", "nescio", "evaluate", str(files / "test.npz"), "--output", str(tmp_path / "out")]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
@@ -303,7 +303,7 @@ def test_a_reader_that_stops_reading_is_no_failure_and_loses_no_file(files, tmp_
 
 
 @pytest.mark.parametrize("flag", ["--val", "--train", "--ood"])
-def test_rows_of_one_model_are_not_used_for_another(tmp_path, monkeypatch, capsys, flag):
+def test_evaluate__rows_of_one_model_are_not_used_for_another(tmp_path, monkeypatch, capsys, flag):
     """Calibration, densities and detection are of the model whose rows they are."""
     monkeypatch.chdir(tmp_path)
     rng, labels = np.random.default_rng(0), np.arange(60) % 3

@@ -80,7 +80,7 @@ def identity(data: str) -> tuple[Any, ...]:
     )
 
 
-def test_one_set_has_one_identity_wherever_it_is(here: Path) -> None:
+def test_content_names__one_set_has_one_identity_wherever_it_is(here: Path) -> None:
     write(here / "set.npz")
     write(here / "other.npz", seed=1)
     names = spellings(here, "npz", "set.npz")
@@ -91,7 +91,9 @@ def test_one_set_has_one_identity_wherever_it_is(here: Path) -> None:
 
 
 @pytest.mark.parametrize("resident", [True, False])
-def test_folders_too_decoded_into_memory_or_not(here: Path, monkeypatch: pytest.MonkeyPatch, resident: bool) -> None:
+def test_content_names__folders_too_decoded_into_memory_or_not(
+    here: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
+) -> None:
     """Of sets that do not fit into memory the names of files are taken, and not that of the folder that holds them."""
     if not resident:
         monkeypatch.setattr(decode, "RESIDENT_BYTES", 0)
@@ -107,7 +109,7 @@ def test_folders_too_decoded_into_memory_or_not(here: Path, monkeypatch: pytest.
     assert same_images("folder:birds@16", f"folder:{here / 'birds'}@32")
 
 
-def test_names_of_classes_votes_and_groups_are_content_and_built_in_names_stay(here: Path) -> None:
+def test_content_names__names_of_classes_votes_and_groups_are_content_and_built_in_names_stay(here: Path) -> None:
     votes = np.ones((TEST, CLASSES))
     kinds = [{}, {"classes": list("abcd")}, {"annotations_test": votes}, {"groups/site_test": np.arange(TEST)}]
     contents = [canonical(name_for_keys(f"npz:{write(here / f'{at}.npz', **more)}")) for at, more in enumerate(kinds)]
@@ -116,7 +118,7 @@ def test_names_of_classes_votes_and_groups_are_content_and_built_in_names_stay(h
     assert canonical(ImageSet("digits").with_content_name()) == canonical(ImageSet("digits"))
 
 
-def test_names_that_contain_a_name_contain_its_content(here: Path) -> None:
+def test_content_names__names_that_contain_a_name_contain_its_content(here: Path) -> None:
     write(here / "set.npz")
     own = name_for_keys("npz:set.npz")
     content = canonical(own)
@@ -128,7 +130,7 @@ def test_names_that_contain_a_name_contain_its_content(here: Path) -> None:
     assert isinstance(trial(own).data, ContentName)
 
 
-def test_a_file_that_a_trial_starts_from_is_known_by_its_content(here: Path) -> None:
+def test_trial__a_file_that_a_trial_starts_from_is_known_by_its_content(here: Path) -> None:
     import torch
 
     torch.save({"weight": torch.zeros(2)}, here / "a.pt")
@@ -144,7 +146,7 @@ def ask(capsys: pytest.CaptureFixture[str], *words: Any) -> Any:
     return capsys.readouterr().out
 
 
-def test_transfer_judges_the_test_images_of_a_networks_own_set_in_every_spelling(
+def test_content_names__transfer_judges_the_test_images_of_a_networks_own_set_in_every_spelling(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(here / "set.npz")
@@ -159,7 +161,9 @@ def test_transfer_judges_the_test_images_of_a_networks_own_set_in_every_spelling
     assert few["n"] == TEST // 2
 
 
-def test_finished_work_is_found_where_the_data_has_moved(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict__finished_work_is_found_where_the_data_has_moved(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(here / "set.npz")
     ask(capsys, "train", "--data", "npz:set.npz", *BUDGET)
     (key,) = [run.key for run in Store("store").runs("train")]
@@ -176,7 +180,7 @@ def test_finished_work_is_found_where_the_data_has_moved(here: Path, capsys: pyt
     assert run["data"] == f"npz:{here / 'moved.npz'}" and str(here) not in json.dumps(run["config"])
 
 
-def test_rows_of_a_study_are_the_same_but_for_the_name_of_moved_data(
+def test_content_names__rows_of_a_study_are_the_same_but_for_the_name_of_moved_data(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(here / "set.npz")
@@ -209,7 +213,7 @@ def test_rows_of_a_study_are_the_same_but_for_the_name_of_moved_data(
     assert {row["dataset"] for row in kept} == {canonical(name_for_keys("npz:moved.npz"))}
 
 
-def test_shift_judges_a_trained_network_on_the_test_images_of_an_undivided_folder(
+def test_content_names__shift_judges_a_trained_network_on_the_test_images_of_an_undivided_folder(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder(here / "birds", ("a", "b"), each=10)
@@ -220,7 +224,7 @@ def test_shift_judges_a_trained_network_on_the_test_images_of_an_undivided_folde
     assert {row["n"] for row in rows if row["metric"] == "accuracy"} == {4}
 
 
-def test_moved_data_of_a_network_are_named_once(tmp_path, capsys):
+def test_train__moved_data_of_a_network_are_named_once(tmp_path, capsys):
     rng, labels = np.random.default_rng(0), np.arange(60) % 2
     pixels = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8)
     for name, x in (("own", pixels), ("other", 255 - pixels)):
@@ -249,7 +253,7 @@ def test_moved_data_of_a_network_are_named_once(tmp_path, capsys):
     assert "other.npz" in capsys.readouterr().err
 
 
-def test_transfer_says_that_a_set_with_names_of_learnt_classes_is_taken_for_others(tmp_path, capsys):
+def test_train__transfer_says_that_a_set_with_names_of_learnt_classes_is_taken_for_others(tmp_path, capsys):
     x, y = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
     arrays = {"x_train": x[:30], "y_train": y[:30], "x_test": x[30:], "y_test": y[30:]}
     np.savez(tmp_path / "own.npz", **arrays)

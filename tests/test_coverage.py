@@ -145,12 +145,12 @@ def _definition(name):
     return "" if hasattr(importlib.import_module(module), attribute) else f"no function {name}"
 
 
-def test_gaps_are_none():
+def test_coverage__gaps_are_none():
     assert gaps(COVERAGE.read_text("utf-8")) == []
 
 
 @pytest.mark.parametrize("paper", FIGURES)
-def test_guards_have_every_table_and_figure(paper):
+def test_coverage__guards_have_every_table_and_figure(paper):
     items = [*GUARDS[paper], *ABSENT[paper]]
     for kind, count in FIGURES[paper].items():
         for number in range(1, count + 1):
@@ -174,7 +174,7 @@ def test_guards_have_every_table_and_figure(paper):
         (r"^\| Oracle:", "| Prophet:", "no tests"),
     ],
 )
-def test_gaps_are_seen(old, new, gap):
+def test_coverage__gaps_are_seen(old, new, gap):
     page, count = re.subn(old, new, COVERAGE.read_text("utf-8"), count=1, flags=re.MULTILINE)
     assert count == 1 and any(gap in why for _, _, why in gaps(page))
 
@@ -187,11 +187,11 @@ def test_gaps_are_seen(old, new, gap):
         ("src/nescio/cli.py", "no file src/nescio/cli.py"),
     ],
 )
-def test_guards_that_do_not_exist_are_seen(guard, gap):
+def test_coverage__guards_that_do_not_exist_are_seen(guard, gap):
     assert _guard(guard) == gap
 
 
-def test_guards_run_in_the_quick_suite():
+def test_coverage__guards_run_in_the_quick_suite():
     """A guard that only `make test-all` runs guards too late."""
     for guard in {guard for items in GUARDS.values() for tests in items.values() for guard in tests}:
         path, _, name = guard.partition("::")
@@ -199,7 +199,7 @@ def test_guards_run_in_the_quick_suite():
         assert not any("mark.slow" in ast.unparse(mark) for mark in marks), guard
 
 
-def test_table_1_is_all_there(capsys):
+def test_coverage__table_1_is_all_there(capsys):
     """UIMNET Table 1, name by name, through the commands that list what there is."""
     pytest.importorskip("torch")
     listed = {}

@@ -56,7 +56,7 @@ class Operations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_step_that_is_recorded_neither_asks_the_gpu_nor_brings_numbers_to_it(name: str) -> None:
+def test_cuda_graph__a_step_that_is_recorded_neither_asks_the_gpu_nor_brings_numbers_to_it(name: str) -> None:
     """CUDA refuses to record such a step. Seen on a CPU, so that it fails where there is no GPU too."""
     few = {"penalized": 0.25} if name == "duq" else {}  # a second forward pass, in the preset for GPUs
     trial = Trial(method=name, hparams=methods[name].hparams_class(**few), data="digits", backbone="conv")
@@ -75,7 +75,9 @@ def test_a_step_that_is_recorded_neither_asks_the_gpu_nor_brings_numbers_to_it(n
 @pytest.mark.gpu
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("name", RECORDED)
-def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_graph__replayed_steps_move_the_weights_as_launched_ones(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replays, replay = [], torch.cuda.CUDAGraph.replay
 
     def counted(graph: torch.cuda.CUDAGraph) -> None:
@@ -96,7 +98,7 @@ def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("exact")
-def test_every_replay_draws_anew() -> None:
+def test_step_graph__every_replay_draws_anew() -> None:
     trial = Trial(method="mc-dropout", hparams=methods["mc-dropout"].hparams_class(), data="digits", backbone="conv")
     method = training.initial_method(trial, datasets.load("digits"), runtime_for("cuda")).train()
     x, y = torch.randn(64, 1, 8, 8, device="cuda"), torch.randint(10, (64,), device="cuda")

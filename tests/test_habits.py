@@ -81,11 +81,11 @@ def habits(source: str) -> set[tuple[str, int]]:
         ("'a,b'.split(',')", ""),
     ],
 )
-def test_a_habit_is_found(source, habit):
+def test_habits__a_habit_is_found(source, habit):
     assert {name for name, _ in habits(source)} == ({habit} if habit else set())
 
 
-def test_no_test_has_one_of_them():
+def test_habits__no_test_has_one_of_them():
     found = []
     for path in FILES:
         name = path.relative_to(ROOT).as_posix()
@@ -95,7 +95,7 @@ def test_no_test_has_one_of_them():
     assert not found, "\n".join(found)
 
 
-def test_what_is_allowed_is_still_there():
+def test_habits__what_is_allowed_is_still_there():
     unused = [
         (name, habit)
         for name, habit in ALLOWED

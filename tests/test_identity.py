@@ -28,7 +28,7 @@ class Toy(HParams):
     limit: float | None = None
 
 
-def test_leaves_torch_out():
+def test_identity__leaves_torch_out():
     code = "import sys, nescio.trials, nescio.search, nescio.work.store; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -36,7 +36,7 @@ def test_leaves_torch_out():
 # ---- canonical JSON and seeds
 
 
-def test_equal_values_have_equal_json():
+def test_to_json__equal_values_have_equal_json():
     assert to_json({"b": (1, 2.5), "a": None}) == '{"a":null,"b":[1,2.5]}'
     assert to_json(np.float64(0.1)) == to_json(0.1) == "0.1"
     assert to_json(np.int64(3)) == "3"
@@ -44,26 +44,26 @@ def test_equal_values_have_equal_json():
     assert to_json(1) != to_json(1.0) != to_json("1.0")
 
 
-def test_a_dataclass_is_its_tag_and_all_its_fields():
+def test_canonical__a_dataclass_is_its_tag_and_all_its_fields():
     plain = canonical(Toy())
     assert plain["kind"] == "recipe:toy-identity"
     assert plain.keys() - {"kind"} == {each.name for each in dataclasses.fields(Toy)}
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", np.zeros(3), math.nan, math.inf, {1: 2}, Toy, 1j])
-def test_what_json_cannot_say_exactly_is_refused(value):
+def test_canonical__what_json_cannot_say_exactly_is_refused(value):
     with pytest.raises(BadInput, match="config"):
         canonical(value)
 
 
-def test_seeds_are_pinned_and_apart():
+def test_seed_for__seeds_are_pinned_and_apart():
     assert seed_for("init", 0) == 5696364089584488662  # another number here means that every study starts anew
     many = {seed_for("data", "digits", i) for i in range(2000)}
     assert len(many) == 2000 and max(many) < 2**63
     assert seed_for("a", "bc") != seed_for("ab", "c") != seed_for(["a", "bc"])
 
 
-def test_values_take_the_form_of_their_annotation():
+def test_to_json__values_take_the_form_of_their_annotation():
     toy = Toy(rate=1, widths=[4, 4], limit=2)
     assert (repr(toy.rate), toy.widths, repr(toy.limit)) == ("1.0", (4, 4), "2.0")
     assert to_json(Toy(rate=1)) == to_json(Toy(rate=1.0))
@@ -74,12 +74,12 @@ def test_values_take_the_form_of_their_annotation():
     [{"rate": "fast"}, {"rate": math.nan}, {"rate": True}, {"depth": 1.5}, {"widths": 3}, {"widths": (1, "x")},
      {"mode": "c"}, {"limit": "x"}],
 )  # fmt: skip
-def test_a_value_that_does_not_fit_is_named(wrong):
+def test_identity__a_value_that_does_not_fit_is_named(wrong):
     with pytest.raises(BadInput, match=rf"Toy\.{next(iter(wrong))} is .* must be"):
         Toy(**wrong)
 
 
-def test_a_hparams_without_its_decorator_is_refused():
+def test_identity__a_hparams_without_its_decorator_is_refused():
     class Bare(HParams):  # without the decorator the field would silently not be in the key
         rate: float = 0.1
 
@@ -102,7 +102,7 @@ def key(settings):
     return Store("anywhere").key("train", settings, ("data",), 4)
 
 
-def test_a_new_field_and_a_moved_class_leave_keys_alone():
+def test_added_field__a_new_field_and_a_moved_class_leave_keys_alone():
     first = grown()
     later = grown(
         ("flat", float, added_field(0.0)),
@@ -116,7 +116,7 @@ def test_a_new_field_and_a_moved_class_leave_keys_alone():
     assert key(later(0.3, start="store:ab")) != key(first(0.3))
 
 
-def test_a_changed_default_changes_the_key_and_old_work_keeps_its_own():
+def test_added_field__a_changed_default_changes_the_key_and_old_work_keeps_its_own():
     before, after = (
         grown(("border", str, added_field("black"))),
         grown(("border", str, added_field("reflect", introduced="black"))),
@@ -125,14 +125,14 @@ def test_a_changed_default_changes_the_key_and_old_work_keeps_its_own():
     assert key(after(border="black")) == key(before()) == key(grown()())
 
 
-def test_an_absent_field_loads_as_it_was_introduced_not_as_the_default():
+def test_added_field__an_absent_field_loads_as_it_was_introduced_not_as_the_default():
     after = grown(("border", str, added_field("reflect", introduced="black")))
     old = canonical(grown()(0.3))
     assert values_of(after, old) == {"rate": 0.3, "border": "black"}
     assert canonical(after(**values_of(after, old))) == old
 
 
-def test_unknown_and_missing_fields_are_refused_in_a_sentence():
+def test_values_of__unknown_and_missing_fields_are_refused_in_a_sentence():
     with pytest.raises(BadInput, match="shine"):
         values_of(grown(), {"kind": "settings-of-a-test", "rate": 0.1, "shine": 1})
     with pytest.raises(BadInput, match="lacks rate"):
@@ -141,7 +141,7 @@ def test_unknown_and_missing_fields_are_refused_in_a_sentence():
         values_of(grown(), {"kind": "other", "rate": 0.1})
 
 
-def test_a_class_without_a_tag_has_no_key_and_a_subclass_does_not_inherit_one():
+def test_canonical__a_class_without_a_tag_has_no_key_and_a_subclass_does_not_inherit_one():
     @dataclass(frozen=True)
     class Bare:
         x: int = 1
@@ -155,12 +155,12 @@ def test_a_class_without_a_tag_has_no_key_and_a_subclass_does_not_inherit_one():
             canonical(cls())
 
 
-def test_two_classes_cannot_have_one_tag():
+def test_tag__two_classes_cannot_have_one_tag():
     with pytest.raises(BadInput, match="have the tag 'training'"):
         tag("training")(Toy)
 
 
-def test_keys_are_pinned():
+def test_identity__keys_are_pinned():
     """Another number here means that every trained network is orphaned: raise a VERSION on purpose instead."""
     trial = Trial(method="erm", hparams=HParams(), data="digits", backbone="mlp", training=Training(epochs=1))
     assert key(trial) == "d703df4d2ec4a908"

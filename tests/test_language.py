@@ -92,7 +92,7 @@ def named(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
 
 
-def test_identifiers_are_nouns_of_the_domain_or_verbs() -> None:
+def test_language__identifiers_are_nouns_of_the_domain_or_verbs() -> None:
     wrong = []
     for path in SOURCE.rglob("*.py"):
         if not is_pending(path, SOURCE, NAMES_PENDING):
@@ -101,7 +101,7 @@ def test_identifiers_are_nouns_of_the_domain_or_verbs() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_prose_uses_the_vocabulary() -> None:
+def test_language__prose_uses_the_vocabulary() -> None:
     paths = [path for path in SOURCE.rglob("*.py") if not is_pending(path, SOURCE, PROSE_PENDING)]
     paths += [path for path in (ROOT / "docs").glob("*.md") if path.name != "glossary.md"]
     paths += [ROOT / "README.md"]
@@ -127,7 +127,7 @@ def second_words() -> list[str]:
     return [word for row in rows[2:] for word in row.split(", ") if word != "–"]
 
 
-def test_documents_use_one_word_per_concept() -> None:
+def test_language__documents_use_one_word_per_concept() -> None:
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, second_words()))})(s|ed)?\b", re.IGNORECASE)
     wrong = []
     for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
@@ -136,7 +136,7 @@ def test_documents_use_one_word_per_concept() -> None:
     assert not wrong, "\n".join(sorted(wrong))
 
 
-def test_second_words_are_read_from_the_glossary() -> None:
+def test_language__second_words_are_read_from_the_glossary() -> None:
     assert {"dump", "recipe", "protocol", "answer"} <= set(second_words())
 
 
@@ -154,7 +154,7 @@ def asserted(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield inner.lineno, inner.value
 
 
-def test_assertions_hold_names_and_numbers_not_sentences() -> None:
+def test_language__assertions_hold_names_and_numbers_not_sentences() -> None:
     sentence = re.compile(r"\b[a-z]+( [a-z]+){3,}\b")
     wrong = []
     for path in (ROOT / "tests").rglob("test_*.py"):
@@ -166,13 +166,13 @@ def test_assertions_hold_names_and_numbers_not_sentences() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_modules_are_short() -> None:
+def test_language__modules_are_short() -> None:
     long = {path.stem: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
     wrong = {name: length for name, length in long.items() if length > LONG and name not in LONG_PENDING}
     assert not wrong, wrong
 
 
-def test_signatures_with_any_become_fewer() -> None:
+def test_language__signatures_with_any_become_fewer() -> None:
     """`Any` stands only where a type is not known; the limit only ever falls."""
     count = 0
     for path in SOURCE.rglob("*.py"):

@@ -77,7 +77,7 @@ def helped(cls=Plan, presets=None):
     return {action.option_strings[-1]: action.help % {} for action in parser._actions if action.option_strings}
 
 
-def test_nothing_given_is_the_default_or_the_first_preset():
+def test_options_of__nothing_given_is_the_default_or_the_first_preset():
     assert parsed([]) == Plan()
     assert parsed([], presets=PRESETS) == PRESETS["small"]
     assert parsed(["--preset", "paper", "--rate", "1"], presets=PRESETS) == replace(
@@ -85,7 +85,7 @@ def test_nothing_given_is_the_default_or_the_first_preset():
     )
 
 
-def test_every_kind_of_value():
+def test_options_of__every_kind_of_value():
     words = (
         "--data cifar10 --methods erm,due --spectral none,3 --in 0-2,7 --no-oracle --whole-rows --clip 2 "
         "--names a --names b --pair x=1 --pair y=2 --format csv --epochs 3 --kind lamb"
@@ -107,14 +107,14 @@ def test_every_kind_of_value():
     assert parsed(["--clip", "none", "--in", "none"]) == Plan()
 
 
-def test_every_list_is_separated_by_commas_and_may_be_repeated():
+def test_options_of__every_list_is_separated_by_commas_and_may_be_repeated():
     words = "--methods erm,due --methods oc --names a,b --names d --pair x=1,2,y=3 --pair z=logits:a,labels:b"
     plan = parsed(shlex.split(words))
     assert plan.methods == ("erm", "due", "oc") and plan.names == ("a,b", "d")
     assert plan.pair == ("x=1,2", "y=3", "z=logits:a,labels:b")
 
 
-def test_add_options_shows_every_default_once():
+def test_options__add_options_shows_every_default_once():
     texts = helped()
     assert texts["--epochs"].endswith("(default: 20)")  # of the plan that contains the budget
     assert texts["--methods"].endswith("(default: all)") and texts["--spectral"].endswith("(default: none,5)")
@@ -125,7 +125,7 @@ def test_add_options_shows_every_default_once():
 
 
 @pytest.mark.parametrize(("words", "epochs"), [([], 20), (["--preset", "paper"], 100), (["--preset=small"], 20)])
-def test_add_options_shows_the_values_of_the_preset(words, epochs):
+def test_options__add_options_shows_the_values_of_the_preset(words, epochs):
     parser = Parser(prog="nescio")
     add_options(parser, Plan, PRESETS, argv=words)
     texts = {action.option_strings[-1]: action.help % {} for action in parser._actions if action.option_strings}
@@ -164,7 +164,7 @@ def test_options_stand_in_their_groups():
         ("--kind lam", "--kind is sgd or lamb, not 'lam'. Did you mean 'lamb'?"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(words, sentence):
+def test_options_of__what_does_not_fit_is_one_sentence(words, sentence):
     with pytest.raises(BadInput) as error:
         parsed(words.split())
     assert str(error.value) == sentence
@@ -179,7 +179,7 @@ class Tasked(Validated):
 TASKED = {"small": Tasked(), "large": Tasked(data="cifar10"), "streets": Tasked("pixels", "scenes")}
 
 
-def test_an_option_may_select_the_preset_that_the_others_start_from():
+def test_options_of__an_option_may_select_the_preset_that_the_others_start_from():
     assert parsed(["--task", "pixels"], Tasked, TASKED) == TASKED["streets"]
     assert parsed(["--task", "pixels", "--data", "x"], Tasked, TASKED) == Tasked("pixels", "x")
     assert parsed(["--task", "images"], Tasked, TASKED) == parsed([], Tasked, TASKED) == TASKED["small"]
@@ -187,16 +187,16 @@ def test_an_option_may_select_the_preset_that_the_others_start_from():
 
 
 @pytest.mark.parametrize("plan", [*TASKED.values(), Tasked("pixels", "digits"), Tasked("pixels", "cifar10")])
-def test_a_command_names_the_preset_where_another_would_be_selected(plan):
+def test_command_of__a_command_names_the_preset_where_another_would_be_selected(plan):
     assert parsed(shlex.split(command_of(plan, (), TASKED)), Tasked, TASKED) == plan
 
 
-def test_an_unknown_preset_names_those_there_are():
+def test_options_of__an_unknown_preset_names_those_there_are():
     with pytest.raises(BadInput, match=r"'papr'.*'paper'.*small, paper"):
         parsed(["--preset", "papr"], presets=PRESETS)
 
 
-def test_options_of_requires_arguments_and_options():
+def test_argument__options_of_requires_arguments_and_options():
     @dataclass(frozen=True, kw_only=True)
     class Needs:
         files: tuple[str, ...] = argument("predictions", metavar="FILE")
@@ -211,7 +211,7 @@ def test_options_of_requires_arguments_and_options():
     assert parsed(shlex.split(command_of(needs, ("nescio",)))[1:], Needs) == needs
 
 
-def test_an_argument_that_may_be_missing():
+def test_argument__an_argument_that_may_be_missing():
     @dataclass(frozen=True)
     class May:
         name: str | None = argument("one of them", default=None)
@@ -221,7 +221,7 @@ def test_an_argument_that_may_be_missing():
     assert parsed(["a", "b", "c"], May) == May("a", ("b", "c"))
 
 
-def test_an_option_changes_no_key():
+def test_option__an_option_changes_no_key():
     @tag("options-test")
     @dataclass(frozen=True)
     class Bare:
@@ -237,7 +237,7 @@ def test_an_option_changes_no_key():
     assert canonical(Declared()) == {**canonical(Bare()), "later": 5}
 
 
-def test_a_command_names_what_differs_only():
+def test_command_of__a_command_names_what_differs_only():
     assert command_of(Plan(), WORDS) == "nescio run mine"
     plan = replace(Plan(), data="my set", budget=Budget(epochs=20, rate=-1.0), oracle=False)
     assert command_of(plan, WORDS) == "nescio run mine --data 'my set' --no-oracle --rate=-1.0"
@@ -267,19 +267,19 @@ plans = st.builds(
 
 
 @given(plans)
-def test_the_command_of_any_plan_gives_it_again(plan):
+def test_command_of__the_command_of_any_plan_gives_it_again(plan):
     assert parsed(shlex.split(command_of(plan, ()))) == plan
     again = parsed(shlex.split(command_of(plan, (), PRESETS)), presets=PRESETS)
     assert replace(again, hidden=3) == plan  # what is not an option comes with the preset
 
 
 @given(st.builds(Training, lr=st.floats(1e-9, 10), epochs=st.integers(1, 999), clip=st.none() | st.floats(0.1, 9)))
-def test_a_training_is_the_command_that_it_writes(training):
+def test_command_of__a_training_is_the_command_that_it_writes(training):
     assert parsed(shlex.split(command_of(training, ())), Training) == training
 
 
 @given(plans)
-def test_a_plan_comes_back_from_a_file(plan):
+def test_instance_of__a_plan_comes_back_from_a_file(plan):
     assert instance_of(Plan, json.loads(json.dumps(asdict(plan)))) == plan
 
 
@@ -308,7 +308,7 @@ def variants(plan):
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_benchmark_is_run_again_by_the_command_of_its_plan(name):
+def test_command_of__every_benchmark_is_run_again_by_the_command_of_its_plan(name):
     benchmark = benchmarks[name]
     plans = list(benchmark.presets.values()) or [benchmark.plan()]
     plans += [variant for plan in plans for variant in variants(plan)]
@@ -319,7 +319,7 @@ def test_every_benchmark_is_run_again_by_the_command_of_its_plan(name):
         assert instance_of(benchmark.plan, json.loads(json.dumps(asdict(plan)))) == plan
 
 
-def test_a_plan_of_an_older_file_has_the_values_of_its_time():
+def test_instance_of__a_plan_of_an_older_file_has_the_values_of_its_time():
     @dataclass(frozen=True)
     class Grown:
         first: int = option(1, "")
@@ -363,7 +363,7 @@ def journey(*words):
 
 
 @pytest.mark.parametrize("way", [["--way", "train"], ["--way=train"], ["--way", "boat", "--way", "train"]])
-def test_a_value_brings_options_of_its_own(way, capsys):
+def test_options_of__a_value_brings_options_of_its_own(way, capsys):
     given, parser = journey(*way, "--wagons", "4", "--days", "1")
     assert given == Journey(1, Crew("train", {"wagons": 4.0}))
     assert "--wagons WAGONS" in parser.format_help() and "--sails" not in parser.format_help()
@@ -409,7 +409,7 @@ def test_named_by_option_keeps_other_sentences():
         assert str(named_by_option(BadInput(sentence), list(leaves(Sizes)))) == sentence
 
 
-def test_a_list_of_numbers_does_not_fill_the_memory():
+def test_numbers__a_list_of_numbers_does_not_fill_the_memory():
     assert numbers("0-2,7") == (0, 1, 2, 7)
     for text in ("5-3", "0-999999999", "0-999999,7", "1-2,-9-99999999999999999999"):
         with pytest.raises(SpecError):
@@ -441,14 +441,14 @@ class Lists:
 
 
 @pytest.mark.parametrize("name", ["all", "some", "inside", "name"])
-def test_an_empty_value_that_means_nothing_of_its_own_is_refused(name):
+def test_options_of__an_empty_value_that_means_nothing_of_its_own_is_refused(name):
     parser = Parser()
     add_options(parser, Lists)
     with pytest.raises(BadInput, match=f"^--{name} is empty"):
         options_of(parser.parse_args([f"--{name}="]), Lists)
 
 
-def test_an_empty_list_in_place_of_a_default_is_none():
+def test_options_of__an_empty_list_in_place_of_a_default_is_none():
     parser = Parser()
     add_options(parser, Lists)
     assert options_of(parser.parse_args(["--none="]), Lists).none == ()
@@ -460,7 +460,7 @@ def test_an_empty_list_in_place_of_a_default_is_none():
     assert options_of(parser.parse_args(["--later="]), Lists, presets).later == ()
 
 
-def test_an_option_that_another_makes_idle_is_refused():
+def test_options_of__an_option_that_another_makes_idle_is_refused():
     parser = Parser()
     add_options(parser, Study)
 
@@ -479,7 +479,7 @@ def test_an_option_that_another_makes_idle_is_refused():
 # ---- lists that name files
 
 
-def test_a_comma_inside_of_a_path_that_exists_separates_nothing(tmp_path, monkeypatch):
+def test_options__a_comma_inside_of_a_path_that_exists_separates_nothing(tmp_path, monkeypatch):
     folder = tmp_path / "a,b=c@d#e,f"
     folder.mkdir()
     (folder / "x,y.npz").touch()
@@ -502,7 +502,7 @@ def test_a_comma_inside_of_a_path_that_exists_separates_nothing(tmp_path, monkey
     assert items(",".join(["a"] * 3000)) == ["a"] * 3000
 
 
-def test_an_equals_sign_inside_of_a_path_that_exists_ends_no_name(tmp_path):
+def test_options__an_equals_sign_inside_of_a_path_that_exists_ends_no_name(tmp_path):
     folder = tmp_path / "lr=0.1"
     folder.mkdir()
     file = folder / "seed=1.npz"
@@ -519,7 +519,7 @@ def test_an_equals_sign_inside_of_a_path_that_exists_ends_no_name(tmp_path):
     assert assignment("=a.npz") == ("", "=a.npz") and assignment("a=") == ("", "a=")
 
 
-def test_separators_inside_of_a_path_that_exists_are_part_of_it(tmp_path, monkeypatch):
+def test_options__separators_inside_of_a_path_that_exists_are_part_of_it(tmp_path, monkeypatch):
     folder = tmp_path / "x#=,@y:z"
     folder.mkdir()
     file = folder / "a.npz"
@@ -535,7 +535,7 @@ def test_separators_inside_of_a_path_that_exists_are_part_of_it(tmp_path, monkey
     assert split("x#=,@y:z/a.npz:x#=,@y:z", ":") == ["x#=,@y:z/a.npz", "x#=,@y:z"]
 
 
-def test_pairs_are_split_before_names_and_not_in_their_paths(tmp_path):
+def test_options_of__pairs_are_split_before_names_and_not_in_their_paths(tmp_path):
     folder = tmp_path / "a,b=c,d"
     folder.mkdir()
     words = [f"far={folder}/x.npz,near={folder}/y.npz", "--named", "a=1,2,b=3"]

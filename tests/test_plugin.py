@@ -48,14 +48,14 @@ def nescio(folder, *words):
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
-def test_a_measure_stands_on_the_scorecard(folder):
+def test_plugin__a_measure_stands_on_the_scorecard(folder):
     for words in (["--plugin", "my_measure.py", "evaluate"], ["evaluate", "--plugin", "my_measure.py"]):
         done = nescio(folder, *words, "preds.npz", "--format", "json")
         assert done.returncode == 0 and "my_constant" in done.stdout, done.stderr
     assert "my_constant" not in nescio(folder, "evaluate", "preds.npz", "--format", "json").stdout
 
 
-def test_the_dataset_of_the_guide_is_trained_on(folder, warm):
+def test_plugin__the_dataset_of_the_guide_is_trained_on(folder, warm):
     text = (ROOT / "docs" / "data.md").read_text("utf-8").partition("## A dataset of your own format")[2]
     (folder / "mine.py").write_text(text.partition("```python\n")[2].partition("```")[0])
     pixels, labels = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
@@ -70,7 +70,7 @@ def test_the_dataset_of_the_guide_is_trained_on(folder, warm):
     assert code == 2 and "at nowhere" in missing.err
 
 
-def test_a_method_is_trained_by_workers(folder, warm):
+def test_plugin__a_method_is_trained_by_workers(folder, warm):
     words = (
         "run uimnet --methods my-erm --backbones mlp --spectral-bounds none --trials 1 --seeds 1 --epochs 1 --no-oracle"
     )
@@ -89,7 +89,7 @@ def test_a_method_is_trained_by_workers(folder, warm):
         ("old_part.py", "cannot be imported (ImportError: cannot import name 'gone' from 'nescio'"),
     ],
 )
-def test_what_cannot_be_used_is_a_sentence(folder, file, sentence):
+def test_plugin__what_cannot_be_used_is_a_sentence(folder, file, sentence):
     done = nescio(folder, "--plugin", file, "metrics")
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
 
@@ -120,7 +120,7 @@ def late(reference):
 """
 
 
-def test_measures_that_fail_are_named_with_file_and_reason(folder):
+def test_plugin__measures_that_fail_are_named_with_file_and_reason(folder):
     (folder / "faulty.py").write_text(FAULTY)
     labels = np.arange(40) % 3
     np.savez(folder / "val.npz", labels=labels, logits=np.eye(3)[labels] * 2 + np.arange(120).reshape(40, 3) % 5)
@@ -150,7 +150,7 @@ def read_json(path, names):
 """
 
 
-def test_reader_of_a_plugin_adds_a_file_format(folder):
+def test_plugin__reader_of_a_plugin_adds_a_file_format(folder):
     (folder / "json_reader.py").write_text(READER)
     arrays = dict(np.load(folder / "preds.npz"))
     (folder / "preds.json").write_text(json.dumps({name: array.tolist() for name, array in arrays.items()}))

@@ -47,20 +47,20 @@ def full_jacobian(methods, x):
 
 
 @pytest.mark.parametrize("temperatures", [(1.0,), (2.5,), (0.5, 3.0)])
-def test_jacobian_is_exact(temperatures):
+def test_jacobian_norm__jacobian_is_exact(temperatures):
     methods = [Tiny(network(5, seed), t) for seed, t in enumerate(temperatures)]
     x = torch.randn(7, 3, 2, 2, dtype=torch.double)
     assert torch.allclose(probes.jacobian_norm(methods, x).double(), full_jacobian(methods, x), rtol=1e-4)
 
 
-def test_jacobian_of_an_average_is_not_the_average_of_jacobians():
+def test_jacobian_norm__jacobian_of_an_average_is_not_the_average_of_jacobians():
     methods = [Tiny(network(4, 1)), Tiny(network(4, 2))]
     x = torch.randn(5, 3, 2, 2, dtype=torch.double)
     one, two, both = (probes.jacobian_norm(group, x) for group in (methods[:1], methods[1:], methods))
     assert not torch.allclose(both, (one + two) / 2, rtol=0.05)
 
 
-def test_draws_are_averaged_before_the_gradient():
+def test_jacobian_norm__draws_are_averaged_before_the_gradient():
     net = network(6, 0)
     several = Tiny(lambda x: net(x).unflatten(1, (2, 3)))
     x = torch.randn(4, 3, 2, 2, dtype=torch.double)
@@ -72,7 +72,7 @@ def test_draws_are_averaged_before_the_gradient():
     assert torch.allclose(probes.jacobian_norm([several], x).double(), truth, rtol=1e-4)
 
 
-def test_hutchinson_is_unbiased_for_many_classes(monkeypatch):
+def test_jacobian_norm__hutchinson_is_unbiased_for_many_classes(monkeypatch):
     methods = [Tiny(network(80, 0))]
     x = torch.randn(3, 3, 2, 2, dtype=torch.double)
     truth = full_jacobian(methods, x)
@@ -83,7 +83,7 @@ def test_hutchinson_is_unbiased_for_many_classes(monkeypatch):
     assert torch.allclose(probes.jacobian_norm(methods, x).double(), truth, rtol=1e-4)
 
 
-def test_jacobian_against_the_original():
+def test_jacobian_norm__jacobian_against_the_original():
     """The original takes the gradient of the *summed logits* and its mean over pixels; the paper's ∇f is of all C
     softmax outputs. From the stored Jacobian J of the logits at one image, ours must be ‖(diag p − p pᵀ) J‖²."""
     arrays = load("uimnet_measures")
@@ -117,7 +117,7 @@ def _assembled(conv, padding, act, head):
     return nn.Sequential(conv, act, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
 
 
-def test_the_summed_softmax_has_no_gradient_but_the_jacobian_has():
+def test_jacobian_norm__the_summed_softmax_has_no_gradient_but_the_jacobian_has():
     net = network(5, 0)
     x = torch.randn(4, 3, 2, 2, dtype=torch.double, requires_grad=True)
     (gradient,) = torch.autograd.grad(torch.softmax(net(x), -1).sum(), x)
@@ -125,7 +125,7 @@ def test_the_summed_softmax_has_no_gradient_but_the_jacobian_has():
     assert probes.jacobian_norm([Tiny(net)], x).min() > 1e-6
 
 
-def test_augmentation_averages_probabilities():
+def test_augmented_log_probs__augmentation_averages_probabilities():
     methods = [Tiny(network(4, 1)), Tiny(network(4, 2), 2.0)]
     views = [torch.randn(6, 3, 2, 2, dtype=torch.double) for _ in range(5)]
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_augmentation_averages_probabilities():
     assert torch.isfinite(probes.augmented_log_probs([certain], views[:1])).all()
 
 
-def test_the_exact_jacobian_of_many_classes():
+def test_how_jacobian__the_exact_jacobian_of_many_classes():
     methods = [Tiny(network(80, 0)), Tiny(network(80, 1), 2.0)]
     x = torch.randn(3, 3, 2, 2, dtype=torch.double)
     truth = full_jacobian(methods, x)
@@ -148,7 +148,7 @@ def test_the_exact_jacobian_of_many_classes():
     assert probes.how_jacobian(17) == "estimated from 16 random directions"
 
 
-def test_all_directions_see_the_same_draws_and_the_next_call_sees_others():
+def test_jacobian_norm__all_directions_see_the_same_draws_and_the_next_call_sees_others():
     """Of a network that scales its logits by a random number, every row of the Jacobian is scaled by the same one."""
     net = network(40, 0)
     factors = []
@@ -167,7 +167,7 @@ def test_all_directions_see_the_same_draws_and_the_next_call_sees_others():
     assert factors[-1] != factors[0]
 
 
-def test_what_was_done_is_kept_beside_the_scores(tmp_path):
+def test_probes__what_was_done_is_kept_beside_the_scores(tmp_path):
     trial = small_trial("erm", backbone="mlp", epochs=2)
     context, images = Context(Store(tmp_path), device="cpu"), ImageSet("digits", limit=20)
     steps = {exact: probe_step([trial], [1.0], images, exact=exact) for exact in (False, True)}
@@ -180,7 +180,7 @@ def test_what_was_done_is_kept_beside_the_scores(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["due", "erm", "mc-dropout", "mimo", "mixup", "oc", "rbf", "rnd", "soft-labels"])
-def test_every_method_can_be_probed_after_it_has_predicted(name):
+def test_probes__every_method_can_be_probed_after_it_has_predicted(name):
     cls, dataset, here = registry[name], datasets.load("digits"), runtime_for("cpu")
     torch.manual_seed(0)
     method = cls(cls.hparams_class(), NetworkSpec("mlp", 1, 8, 3, rows=10)).eval()
@@ -198,7 +198,7 @@ def test_every_method_can_be_probed_after_it_has_predicted(name):
         assert np.allclose(pair.scores["jacobian"], found.scores["jacobian"], rtol=1e-3)
 
 
-def test_probing_rows_does_not_depend_on_their_number():
+def test_jacobian_norm__probing_rows_does_not_depend_on_their_number():
     dataset, here = datasets.load("digits"), runtime_for("cpu")
     torch.manual_seed(0)
     method = registry["erm"](registry["erm"].hparams_class(), NetworkSpec("conv", 1, 8, 10)).eval()

@@ -33,7 +33,7 @@ def watched(monkeypatch):
     return sys.stderr
 
 
-def test_lines_tell_pace_and_time_left(clock, capsys):
+def test_stages__lines_tell_pace_and_time_left(clock, capsys):
     heard = []
     stages = Stages(2, heard.append)
     stages("train", 0, 0, 4, None)
@@ -54,7 +54,7 @@ def test_lines_tell_pace_and_time_left(clock, capsys):
     assert [(trial["step"], trial["trial"], trial["nll"]) for trial in heard] == [(1, "erm", 0.5)]
 
 
-def test_the_time_left_knows_that_others_are_on_their_way(clock):
+def test_stages__the_time_left_knows_that_others_are_on_their_way(clock):
     stages = Stages(11)
     stages("train", 0, 0, 11)
     clock.now += 120
@@ -62,7 +62,7 @@ def test_the_time_left_knows_that_others_are_on_their_way(clock):
     assert str(stages) == "1 of 11, 0:01:40 left"  # not twenty minutes
 
 
-def test_a_bar_on_a_terminal_tells_the_same(clock, monkeypatch):
+def test_stages__a_bar_on_a_terminal_tells_the_same(clock, monkeypatch):
     terminal = watched(monkeypatch)
     with Stages(1) as stages:
         stages("train", 0, 0, 3)
@@ -72,7 +72,7 @@ def test_a_bar_on_a_terminal_tells_the_same(clock, monkeypatch):
     assert "0 of 3" in drawn and "1 of 3, 250 images/s, 0:02:00 left" in drawn
 
 
-def test_a_training_shows_epoch_loss_pace_and_time_left(monkeypatch):
+def test_epoch_progress__a_training_shows_epoch_loss_pace_and_time_left(monkeypatch):
     terminal = watched(monkeypatch)
     seen = {"epoch": 1.5, "epochs": 3, "loss": 0.25, "images/s": 1200.0, "left": 61.0}
     with EpochProgress("erm on digits") as bar:
@@ -85,7 +85,7 @@ def test_a_training_shows_epoch_loss_pace_and_time_left(monkeypatch):
     assert terminal.getvalue() == before
 
 
-def test_a_loop_is_silent_while_it_is_short_and_then_counts(clock, monkeypatch):
+def test_track__a_loop_is_silent_while_it_is_short_and_then_counts(clock, monkeypatch):
     terminal = watched(monkeypatch)
     assert list(track(range(3), "reading")) == [0, 1, 2]
     assert terminal.getvalue() == ""
@@ -95,7 +95,7 @@ def test_a_loop_is_silent_while_it_is_short_and_then_counts(clock, monkeypatch):
     assert "reading" in drawn and "3 of 4, 0:00:06 left" in drawn
 
 
-def test_a_loop_without_a_terminal_writes_a_line_every_ten_seconds(clock, capsys):
+def test_begin__a_loop_without_a_terminal_writes_a_line_every_ten_seconds(clock, capsys):
     progress.begin()
     for _ in track([10] * 100, "vgg16", 1000, images=int):
         clock.now += 0.5
@@ -107,7 +107,7 @@ def test_a_loop_without_a_terminal_writes_a_line_every_ten_seconds(clock, capsys
     assert capsys.readouterr() == ("", "")
 
 
-def test_many_short_loops_are_seen_too(clock, capsys):
+def test_begin__many_short_loops_are_seen_too(clock, capsys):
     """A step that predicts 75 sets in five seconds each."""
     progress.begin()
     for _ in range(8):
@@ -116,7 +116,7 @@ def test_many_short_loops_are_seen_too(clock, capsys):
     assert 3 <= len(capsys.readouterr().err.splitlines()) <= 4
 
 
-def test_what_an_earlier_run_finished_took_no_time(clock, capsys):
+def test_stages__what_an_earlier_run_finished_took_no_time(clock, capsys):
     stages = Stages(1)
     stages("train", 2, 0, 4, None, 2)
     clock.now += 60
@@ -129,7 +129,7 @@ def test_what_an_earlier_run_finished_took_no_time(clock, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "predicting: 3 of 3, 2 finished before"
 
 
-def test_lines_name_the_stage_and_what_is_worked_on(clock, capsys):
+def test_begin__lines_name_the_stage_and_what_is_worked_on(clock, capsys):
     progress.begin()
     with Stages(2) as stages:
         stages("evaluating", 0, 0, 5)

@@ -62,7 +62,7 @@ def importable(name):
     return True
 
 
-def test_the_snippets_of_the_readme_run_as_they_stand(tmp_path):
+def test_readme__the_snippets_of_the_readme_run_as_they_stand(tmp_path):
     """One after the other in one process, in an empty folder; then the commands on the files that they wrote."""
     code = "\n".join(blocks(README, "python"))
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -73,7 +73,7 @@ def test_the_snippets_of_the_readme_run_as_they_stand(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_parse(page):
+def test_readme__commands_parse(page):
     for words in map(shlex.split, commands(page)):
         if words[1:3] == ["run", GUIDE]:  # installed by tests/benchmarks/test_outside_benchmark.py alone
             continue
@@ -107,7 +107,7 @@ def all_options():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_options_in_the_text_exist(page):
+def test_readme__options_in_the_text_exist(page):
     text = FENCE.sub("", page.read_text("utf-8"))
     named = {
         option for code in re.findall(r"`([^`]+)`", text) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)
@@ -116,7 +116,7 @@ def test_options_in_the_text_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_and_tests_exist(page):
+def test_readme__links_and_tests_exist(page):
     text = page.read_text("utf-8")
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / link).exists(), link
@@ -125,7 +125,7 @@ def test_links_and_tests_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_names_of_the_code_exist(page):
+def test_readme__names_of_the_code_exist(page):
     """Imports of the snippets, and dotted names of nescio in the text."""
     imports = [node for code in blocks(page, "python") for node in ast.walk(ast.parse(code))]
     names = [
@@ -137,7 +137,7 @@ def test_names_of_the_code_exist(page):
             assert importable(name), name
 
 
-def test_the_guide_to_data_names_every_source_and_change():
+def test_readme__the_guide_to_data_names_every_source_and_change():
     from nescio.datasets import registry
     from nescio.datasets.corruptions import CORRUPTIONS
     from nescio.datasets.image_set import Split
@@ -147,7 +147,7 @@ def test_the_guide_to_data_names_every_source_and_change():
         assert f"`{name}" in text, name
 
 
-def test_the_snippets_of_the_guide_to_data_run(tmp_path):
+def test_readme__the_snippets_of_the_guide_to_data_run(tmp_path):
     pytest.importorskip("torch")
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     code = "\n".join(blocks(ROOT / "docs" / "data.md", "python"))

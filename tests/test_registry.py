@@ -33,7 +33,7 @@ def refused(match, work):
     assert HERE in str(no.value)
 
 
-def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch):
+def test_registry__outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch):
     torch = pytest.importorskip("torch")
     from nescio import training
     from nescio.methods import registry
@@ -66,7 +66,7 @@ def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch
         training.fit(trial, digits, runtime_for("cpu"), None, 60.0, None)
 
 
-def test_outputs_of_a_method():
+def test_registry__outputs_of_a_method():
     torch = pytest.importorskip("torch")
     from nescio.methods.base import Method, Output, check_output
 
@@ -91,7 +91,7 @@ def test_outputs_of_a_method():
         refused(rf"method mine .*{cure}", lambda output=output: check_output(method, output, 8))
 
 
-def test_losses_of_a_method():
+def test_registry__losses_of_a_method():
     torch = pytest.importorskip("torch")
     from nescio.methods.base import Method, check_loss
 
@@ -104,7 +104,7 @@ def test_losses_of_a_method():
         refused(rf"method mine .*{cure}", lambda loss=loss: check_loss(method, loss))
 
 
-def test_training_refuses_a_loss_of_many_numbers(monkeypatch):
+def test_registry__training_refuses_a_loss_of_many_numbers(monkeypatch):
     pytest.importorskip("torch")
     from nescio import training
     from nescio.methods import registry
@@ -120,7 +120,7 @@ def test_training_refuses_a_loss_of_many_numbers(monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["verify", "train"])
-def test_commands_refuse_logits_without_draws(command, tmp_path, monkeypatch, capsys, forget):
+def test_registry__commands_refuse_logits_without_draws(command, tmp_path, monkeypatch, capsys, forget):
     pytest.importorskip("torch")
     from nescio.methods import Method, method, registry
     from nescio.methods.base import Output
@@ -144,7 +144,7 @@ def test_commands_refuse_logits_without_draws(command, tmp_path, monkeypatch, ca
     assert code in (1, 2) and "no-draws" in err and HERE in err and "logits[:, None]" in err
 
 
-def test_a_measure_of_the_wrong_length(forget):
+def test_measure__a_measure_of_the_wrong_length(forget):
     forget(measures, "halved")
 
     @measure("plain", needs=("logits",))
@@ -158,7 +158,7 @@ def test_a_measure_of_the_wrong_length(forget):
     assert any("halved" in reason and HERE in reason for reason in reasons)
 
 
-def test_a_fitted_measure_of_the_wrong_length(forget):
+def test_measure__a_fitted_measure_of_the_wrong_length(forget):
     forget(measures, "first-fit")
 
     @measure("fitted", needs=("logits",), name="first-fit")
@@ -172,14 +172,14 @@ def test_a_fitted_measure_of_the_wrong_length(forget):
     assert any("first-fit" in reason and HERE in reason for reason in reasons)
 
 
-def test_words_of_the_decorators(forget):
+def test_registry__words_of_the_decorators(forget):
     forget(metrics, "rank")
     refused("metric rank .*better='low'.*'lower'", lambda: metric("ranking", better="low", name="rank")(refused))
     refused("metric rank .*kind 'rank'.*ranking", lambda: metric("rank", better="lower", name="rank")(refused))
     refused("measure refused .*kind 'plane'.*plain", lambda: measure("plane", needs=("logits",))(refused))
 
 
-def test_a_source_that_returns_nothing(forget):
+def test_registry__a_source_that_returns_nothing(forget):
     forget(datasets.registry, "forgetful")
 
     @datasets.dataset("forgetful")
@@ -189,7 +189,7 @@ def test_a_source_that_returns_nothing(forget):
     refused("dataset forgetful .*NoneType, not a Dataset", lambda: datasets.load("forgetful"))
 
 
-def test_a_source_without_a_request():
+def test_registry__a_source_without_a_request():
     def no_request():
         return datasets.load("digits")
 

@@ -89,14 +89,14 @@ def line(name, total):
     return f"| {name} | {clocks} | {size_text(total.bytes)} | {total.files:,} |"
 
 
-def test_the_table_is_what_the_plans_and_figures_give():
+def test_scale__the_table_is_what_the_plans_and_figures_give():
     text = (ROOT / "docs" / "scale.md").read_text()
     assert line("500 timm models × ImageNet-1k", zoo()) in text
     assert line("`nescio run uimnet --preset paper`", uimnet()) in text
     assert line("`nescio run url --preset paper`", url()) in text
 
 
-def test_the_numbers_in_the_prose_are_those_of_the_figures():
+def test_scale__the_numbers_in_the_prose_are_those_of_the_figures():
     text = " ".join((ROOT / "docs" / "scale.md").read_text().split())
     plan = UIMNET["paper"]
     assert f"{len(trials_of(replace(plan, classes=(0, 1), ood_classes=(2, 3)))):,} trials" in text
@@ -109,7 +109,7 @@ def test_the_numbers_in_the_prose_are_those_of_the_figures():
 
 
 @pytest.mark.slow
-def test_the_mean_of_timms_models():
+def test_scale__the_mean_of_timms_models():
     """Every 32nd of timm's pretrained classifiers of ImageNet-1k, each at the size of its weights."""
     import timm
     import torch

@@ -37,7 +37,7 @@ class Toy(HParams):
     limit: float | None = None
 
 
-def test_trial_zero_is_the_defaults_and_draws_stay_in_range():
+def test_draw__trial_zero_is_the_defaults_and_draws_stay_in_range():
     assert draw(Toy, 0) == Toy()
     drawn = [draw(Toy, trial) for trial in range(1, 400)]
     assert drawn == [draw(Toy, trial) for trial in range(1, 400)]
@@ -53,7 +53,7 @@ def test_trial_zero_is_the_defaults_and_draws_stay_in_range():
     assert draw(Toy, 1, seed=1) != draw(Toy, 1, seed=0)
 
 
-def test_a_new_field_does_not_move_the_draws_of_the_others():
+def test_draw__a_new_field_does_not_move_the_draws_of_the_others():
     before = dataclasses.make_dataclass(
         "Grown", [("rate", float, hparam(0.1, uniform(0.0, 1.0)))], bases=(HParams,), frozen=True
     )
@@ -66,7 +66,7 @@ def test_a_new_field_does_not_move_the_draws_of_the_others():
     assert [draw(before, trial).rate for trial in range(9)] == [draw(after, trial).rate for trial in range(9)]
 
 
-def test_draws_need_only_random():
+def test_integers__draws_need_only_random():
     class Rng:
         def random(self):
             return 0.999999999
@@ -76,7 +76,7 @@ def test_draws_need_only_random():
     assert integers(3, 3).draw(random.Random(0)) == 3
 
 
-def test_optuna_suggests_every_searched_field():
+def test_suggest__optuna_suggests_every_searched_field():
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -86,7 +86,7 @@ def test_optuna_suggests_every_searched_field():
     assert all(1e-3 <= each.rate <= 1 for each in seen) and len({each.rate for each in seen}) == 40
 
 
-def test_fields_that_methods_share_are_drawn_alike():
+def test_searched__fields_that_methods_share_are_drawn_alike():
     """Trial n compares methods, not the learning rates that each happened to draw."""
     from nescio.methods import registry
 
@@ -141,12 +141,12 @@ def test_guided_rounds_are_replayed_and_learn_from_those_before():
     assert abs(np.median(late) - 0.8) < abs(np.median([each["a", None].depth for each in other[STARTUP:]]) - 0.8)
 
 
-def test_a_guided_round_that_failed_says_nothing_and_stops_nothing():
+def test_guided__a_guided_round_that_failed_says_nothing_and_stops_nothing():
     pytest.importorskip("optuna")
     assert len(replay(lambda number, hparams: None if number == 1 else 0.5)) == 16
 
 
-def test_a_grid_runs_from_low_to_high_in_equal_ratios():
+def test_log_uniform__a_grid_runs_from_low_to_high_in_equal_ratios():
     values = log_uniform(0.01, 100.0).grid(5)
     assert values == (0.01, 0.1, 1.0, 10.0, 100.0)
     assert log_uniform(0.5, 12.0).grid(3)[1] == pytest.approx((0.5 * 12) ** 0.5, rel=1e-5)
@@ -182,19 +182,19 @@ class Bounded(HParams):
         (choice(1, 2), 2, None),
     ],
 )
-def test_a_range_goes_as_far_again_beyond_the_bound_that_the_best_is_near(search, value, wider):
+def test_uniform__a_range_goes_as_far_again_beyond_the_bound_that_the_best_is_near(search, value, wider):
     beyond = search.beyond(value)
     assert wider is None if beyond is None else (beyond.low, beyond.high) == pytest.approx(wider)
 
 
-def test_a_range_is_not_extended_to_what_the_hparams_refuses():
+def test_extended__a_range_is_not_extended_to_what_the_hparams_refuses():
     ranges = searched(Bounded)
     assert extended(Bounded(rate=0.1, share=0.21), ranges) is None  # the hyper-parameters takes no 0.1
     wider = extended(Bounded(rate=0.99, share=0.21), ranges)
     assert wider["rate"].high == pytest.approx(100) and wider["share"] is ranges["share"]
 
 
-def test_only_lines_whose_best_is_at_a_bound_are_tried_further():
+def test_guided__only_lines_whose_best_is_at_a_bound_are_tried_further():
     tried = {"edge": [], "inside": []}
 
     def evaluate(number, hparam_sets):

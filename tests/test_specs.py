@@ -52,7 +52,7 @@ def rows():
 
 
 @pytest.mark.parametrize(("example", "function", "value"), rows())
-def test_names_page_examples_have_the_value_beside_them(example, function, value, tmp_path, monkeypatch):
+def test_specs__names_page_examples_have_the_value_beside_them(example, function, value, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     read = specs
     for name in function.split("."):
@@ -60,7 +60,7 @@ def test_names_page_examples_have_the_value_beside_them(example, function, value
     assert repr(tuple(found) if isinstance(found := read(example), tuple) else found) == value
 
 
-def test_names_page_shows_every_function_that_reads_a_form():
+def test_specs__names_page_shows_every_function_that_reads_a_form():
     others = {"split", "unquote", "quote", "mapping", "location_of", "selections", "select", "literal"}
     public = {
         name
@@ -98,7 +98,7 @@ def test_write_numbers_is_read_by_numbers(values):
 
 
 @given(TEXTS, st.lists(st.text("0123456789-,", max_size=5), min_size=1, max_size=3))
-def test_selections_inverts_select(data, selected):
+def test_select__selections_inverts_select(data, selected):
     whole = select("part", data, *selected).removeprefix("part:")
     assert selections(whole, len(selected)) == [data, *selected]
 
@@ -110,7 +110,7 @@ def test_dataset_name_inverts_at(kind, path, size):
 
 
 @given(st.text(max_size=30))
-def test_every_text_is_read_or_refused_by_a_spec_error(text):
+def test_specs__every_text_is_read_or_refused_by_a_spec_error(text):
     for read in (items, assignment, assignments, numbers, source, sources, counts, product, parameter, method_on):
         try:
             read(text)
@@ -123,7 +123,7 @@ def test_every_text_is_read_or_refused_by_a_spec_error(text):
 # ---- quotes
 
 
-def test_quotes_protect_separators():
+def test_unquote__quotes_protect_separators():
     assert items('"a,b=c",d') == ["a,b=c", "d"] and items('a="b,c",d') == ['a="b,c"', "d"]
     assert assignment('"a=b"="c,d"') == ("a=b", "c,d")
     assert assignment(items('"a=b",c')[0]) == ("", "a=b")  # what was quoted is not split again
@@ -132,7 +132,7 @@ def test_quotes_protect_separators():
     assert NetworkName.parse('resnet18@"a@b.pth"').file == "a@b.pth" and source('folder:"a,b"') == ("folder", "a,b")
 
 
-def test_a_path_that_exists_keeps_its_quotes(tmp_path, monkeypatch):
+def test_location_of__a_path_that_exists_keeps_its_quotes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / '"a,b".npz').touch()
     (tmp_path / "zoo:erm").touch()
@@ -164,7 +164,7 @@ def test_a_path_that_exists_keeps_its_quotes(tmp_path, monkeypatch):
         (lambda text: mapping(["a=1", text]), "a=2", 0),
     ],
 )
-def test_spec_error_names_text_position_and_a_form(read, text, position):
+def test_selections__spec_error_names_text_position_and_a_form(read, text, position):
     with pytest.raises(SpecError) as caught:
         read(text)
     error = caught.value
@@ -174,7 +174,7 @@ def test_spec_error_names_text_position_and_a_form(read, text, position):
     assert again.option == "--data" and str(again).startswith("--data: ") and again.position == position
 
 
-def test_spec_error_cuts_long_texts():
+def test_numbers__spec_error_cuts_long_texts():
     with pytest.raises(SpecError) as caught:
         numbers("x" * 10_000)
     assert len(str(caught.value)) < 400

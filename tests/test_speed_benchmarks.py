@@ -66,12 +66,12 @@ def load(monkeypatch):
         del sys.modules[name]
 
 
-def test_every_benchmark_is_run():
+def test_speed_benchmarks__every_benchmark_is_run():
     assert set(NAMES) == set(SIZES) | IN_PARTS and not set(SIZES) & IN_PARTS
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_exist(name, load):
+def test_speed_benchmarks__names_exist(name, load):
     """Every attribute of a module of nescio that a benchmark names."""
     module = load(name)
     tree = ast.parse(Path(module.__file__).read_text("utf-8"))
@@ -84,7 +84,7 @@ def test_names_exist(name, load):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SIZES)
-def test_runs(name, load):
+def test_speed_benchmarks__runs(name, load):
     pytest.importorskip(NEEDS.get(name, "numpy"))
     if name == "reliability":
         load("nc", TESTS=20)
@@ -92,7 +92,7 @@ def test_runs(name, load):
     assert rows and all(row["work"] and row["ours_s"] for row in rows)
 
 
-def test_corruptions(load, rng):
+def test_speed_benchmarks__corruptions(load, rng):
     module = load("corruptions")
     images = rng.integers(0, 256, (4, module.SIZE, module.SIZE, 3), dtype=np.uint8)
     pixels, index = torch.from_numpy(images), torch.arange(4)
@@ -102,7 +102,7 @@ def test_corruptions(load, rng):
     assert {peer.__name__ for peer in module.PEERS} >= set(module.FIVE_TIMES)
 
 
-def test_distributions(load):
+def test_speed_benchmarks__distributions(load):
     module = load("distributions", DRAWS=2, MEANS=4, D=32, VALUES=100)
     device = torch.device("cpu")
     assert module.sampling(10.0, device)["ratio"] > 0
@@ -110,21 +110,21 @@ def test_distributions(load):
         assert module.with_gradient("f", function, device)["ratio"] > 0
 
 
-def test_launchers(load):
+def test_speed_benchmarks__launchers(load):
     module = load("launchers", STEPS=4)
     with module.make_launcher("local", 0) as launcher:
         assert len(module.measure(launcher)) == 2
     assert module.recognised()["ours_s"] > 0
 
 
-def test_recall(load):
+def test_speed_benchmarks__recall(load):
     module = load("recall", N=60, D=8, CLASSES=10)
     x, labels = module.data()
     found = module.nearest_other(module.prepare_points(x))
     assert module.recall_at_1(x, labels) == np.mean(labels[found] == labels)
 
 
-def test_scorecard(load):
+def test_speed_benchmarks__scorecard(load):
     """The numbers of the card are those of SciPy and of the array metrics."""
     pytest.importorskip("scipy")
     module = load("scorecard", N=400, CLASSES=10)
@@ -140,7 +140,7 @@ def test_scorecard(load):
 
 
 @pytest.mark.slow
-def test_training(load):
+def test_speed_benchmarks__training(load):
     module = load("training", BATCH=32, EPOCHS=3)
     dataset, runtime = module.data(128), module.runtime_for()
     assert module.ours("erm", dataset, runtime, augment="crop-flip") > 0
@@ -148,14 +148,14 @@ def test_training(load):
     assert min(module.prediction(runtime, False, rows=2, batch=1)) > 0
 
 
-def test_training_of_distributions(load):
+def test_speed_benchmarks__training_of_distributions(load):
     load("ssl", BATCH=16)
     module = load("distributions")
     for name in ("infonce", "mc-infonce", "hib", "elk", "nivmf"):
         assert module.ours(name, module.data(64), module.runtime_for()) > 0
 
 
-def test_records_replace_those_of_the_same_benchmark_and_machine(load, tmp_path):
+def test_speed_benchmarks__records_replace_those_of_the_same_benchmark_and_machine(load, tmp_path):
     load("cood")
     results = importlib.import_module("_results")
     kept = {"benchmark": "nc", "machine": results.machine()}

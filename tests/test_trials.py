@@ -27,13 +27,13 @@ class Toy(HParams):
 TRIAL = Trial(method="toy", hparams=Toy(), data="digits", backbone="mlp", training=Training(epochs=1))
 
 
-def test_later_fields_leave_old_keys_alone():
+def test_training__later_fields_leave_old_keys_alone():
     """Work that was done before the schedule could be flat at the start keeps its key."""
     assert not {"flat", "initial"} & canonical(Training()).keys()
     assert canonical(Training(warmup_flat=1, warmup_from=0.1))["flat"] == 1
 
 
-def test_renamed_fields_leave_keys_and_seeds_alone():
+def test_training__renamed_fields_leave_keys_and_seeds_alone():
     plain = canonical(Training(lr=0.3, batch_size=64))
     assert (plain["rate"], plain["batch"]) == (0.3, 64) and not {"lr", "batch_size", "step_epochs"} & plain.keys()
     assert Training(**values_of(Training, plain)) == Training(lr=0.3, batch_size=64)
@@ -62,12 +62,12 @@ def test_training_says_what_is_wrong():
         dataclasses.replace(TRIAL, training=Training(clip=1, optimizer="lamb", lr=1 / 3)),
     ],
 )
-def test_a_trial_comes_back_from_its_json(trial):
+def test_from_json__a_trial_comes_back_from_its_json(trial):
     again = from_json(to_json(trial), {"toy": Toy}.__getitem__)
     assert again == trial and to_json(again) == to_json(trial)
 
 
-def test_a_trial_that_lacks_a_field_is_not_guessed():
+def test_from_json__a_trial_that_lacks_a_field_is_not_guessed():
     plain = json.loads(to_json(TRIAL))
     del plain["training"]["momentum"]
     with pytest.raises(BadInput, match="momentum"):
@@ -78,7 +78,7 @@ def test_a_trial_that_lacks_a_field_is_not_guessed():
         from_json(json.dumps(plain), lambda _: Toy)
 
 
-def test_describe_names_the_columns_of_a_row():
+def test_trials__describe_names_the_columns_of_a_row():
     assert TRIAL.describe() == {
         "dataset": "digits", "backbone": "mlp", "spectral": None, "method": "toy",
         "trial": 0, "data_seed": 0, "init_seed": 0,

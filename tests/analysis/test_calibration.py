@@ -36,13 +36,13 @@ def counted():
 
 
 @pytest.mark.parametrize("factor", [3.0, 1.0, 0.2, 1e3, 1e-3])
-def test_recovers_the_factor_that_logits_were_scaled_by(factor):
+def test_temperature__recovers_the_factor_that_logits_were_scaled_by(factor):
     logits, labels = counted()
     found = temperature(Predictions(logits=logits * factor, labels=labels)).temperature
     assert found == pytest.approx(factor, rel=1e-6)
 
 
-def test_recovers_three_from_sampled_labels():
+def test_temperature__recovers_three_from_sampled_labels():
     logits, labels = sampled(n=300_000, c=4)
     alone = temperature(Predictions(logits=logits, labels=labels)).temperature
     found = temperature(Predictions(logits=logits * 3, labels=labels)).temperature
@@ -51,14 +51,14 @@ def test_recovers_three_from_sampled_labels():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_any_float_dtype(dtype):
+def test_temperature__any_float_dtype(dtype):
     logits, labels = counted()
     found = temperature(Predictions(logits=(logits * 3).astype(dtype), labels=labels)).temperature
     assert found == pytest.approx(3, rel=1e-3)
 
 
 @pytest.mark.parametrize("s", [1, 4])
-def test_it_is_the_minimum_of_the_likelihood_of_the_mean(s):
+def test_temperature__it_is_the_minimum_of_the_likelihood_of_the_mean(s):
     logits, labels = sampled(s=s)
     logits = logits * 2
     found = temperature(Predictions(logits=logits, labels=labels)).temperature
@@ -74,7 +74,7 @@ def test_it_is_the_minimum_of_the_likelihood_of_the_mean(s):
 
 
 @pytest.mark.parametrize("s", [1, 3])
-def test_gradients_are_exact(s):
+def test_rows__gradients_are_exact(s):
     logits, labels = sampled(n=50, c=4, s=s)
     rows = _Rows(Predictions(logits=logits, labels=labels))
     rng = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def test_gradients_are_exact(s):
     st.floats(0.05, 20),
     st.booleans(),
 )
-def test_a_temperature_never_changes_an_answer(logits, t, normalized):
+def test_temperature__a_temperature_never_changes_an_answer(logits, t, normalized):
     if normalized:
         logits = log_softmax(logits, axis=1)
     dump = Predictions(logits=logits, normalized=normalized)
@@ -103,7 +103,7 @@ def test_a_temperature_never_changes_an_answer(logits, t, normalized):
     np.testing.assert_array_equal(summary(scaled).predicted, summary(dump).predicted)
 
 
-def test_probabilities_stay_probabilities():
+def test_temperature__probabilities_stay_probabilities():
     logits, labels = counted()
     sharp = softmax(logits * 3, axis=1)
     dump = Predictions(probs=sharp, labels=labels)
@@ -116,7 +116,7 @@ def test_probabilities_stay_probabilities():
         energy(calibrated)
 
 
-def test_zeros_of_half_precision_probabilities():
+def test_temperature__zeros_of_half_precision_probabilities():
     logits, labels = sampled(n=2000, c=300, spread=5.0)
     half = softmax(logits[:, 0], axis=1).astype(np.float16)
     kept = half[np.arange(2000), labels] > 0
@@ -128,7 +128,7 @@ def test_zeros_of_half_precision_probabilities():
 @pytest.mark.parametrize(
     ("dtype", "held"), [(np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64)]
 )
-def test_calibrated_logits_are_an_array(dtype, held, normalized):
+def test_temperature__calibrated_logits_are_an_array(dtype, held, normalized):
     logits, labels = sampled(n=50, c=4, s=2)
     logits = log_softmax(logits, axis=2) if normalized else logits
     dump = Predictions(logits=logits.astype(dtype), labels=labels, normalized=normalized)
@@ -141,7 +141,7 @@ def test_calibrated_logits_are_an_array(dtype, held, normalized):
     np.testing.assert_array_equal(calibrated.logits.argmax(2), dump.logits.argmax(2))
 
 
-def test_scaled_logits_stay_finite():
+def test_temperature__scaled_logits_stay_finite():
     dump = Predictions(logits=np.array([[3e38, 2e38, -3e38], [1.0, 2.0, 3.0]], np.float32))
     logits = Temperature(1e-3)(dump).logits
     assert np.isfinite(logits).all()
@@ -151,7 +151,7 @@ def test_scaled_logits_stay_finite():
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("name", ["folder", "a.npz", "a.safetensors", "a.parquet", "a.csv"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_calibrated_dump_is_saved(tmp_path, monkeypatch, lazy, name, dtype):
+def test_temperature__a_calibrated_dump_is_saved(tmp_path, monkeypatch, lazy, name, dtype):
     monkeypatch.setattr(calibration, "HELD_BYTES", 0 if lazy else 1 << 20)
     logits, labels = sampled(n=300, c=4)
     calibrated = Temperature(3.0)(Predictions(logits=logits.astype(dtype), labels=labels))
@@ -162,7 +162,7 @@ def test_a_calibrated_dump_is_saved(tmp_path, monkeypatch, lazy, name, dtype):
     np.testing.assert_array_equal(again.labels, labels)
 
 
-def test_lazy_logits_are_calculated_with():
+def test_scaled__lazy_logits_are_calculated_with():
     logits, _ = sampled(n=20, c=4, s=3)
     lazy, whole = Scaled(logits, np.float64(0.5), np.float64(0.0), False), logits / 2
     for work in (
@@ -183,7 +183,7 @@ def test_lazy_logits_are_calculated_with():
     assert not hasattr(lazy, "detach")
 
 
-def test_the_scaled_logits_are_read_lazily(monkeypatch):
+def test_temperature__the_scaled_logits_are_read_lazily(monkeypatch):
     monkeypatch.setattr(calibration, "HELD_BYTES", 0)
     logits, labels = sampled(n=20, c=4, s=3)
     dump = Predictions(logits=logits.astype(np.float32), labels=labels)
@@ -207,7 +207,7 @@ def test_the_scaled_logits_are_read_lazily(monkeypatch):
         np.testing.assert_array_equal(lazy[key], whole[key])
 
 
-def test_what_is_not_logits_stays():
+def test_temperature__what_is_not_logits_stays():
     logits, labels = counted()
     n = len(labels)
     dump = Predictions(
@@ -228,7 +228,7 @@ def test_what_is_not_logits_stays():
     assert scaled.take(slice(0, 5)).logits.shape == (5, 1, 3)
 
 
-def test_a_large_dump_is_calibrated_without_a_copy(tmp_path, monkeypatch):
+def test_temperature__a_large_dump_is_calibrated_without_a_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "HELD_BYTES", 0)
     monkeypatch.setenv("NESCIO_THREADS", "2")  # buffers are per thread
     shape = (3000, 5, 500)
@@ -270,7 +270,7 @@ def test_vector_scaling_of_several_draws_and_of_probabilities():
         assert summary(found(dump)).outcomes().log_loss.mean() <= summary(dump).outcomes().log_loss.mean()
 
 
-def test_rows_of_other_classes_do_not_teach():
+def test_temperature__rows_of_other_classes_do_not_teach():
     logits, labels = counted()
     n = len(labels)
     strange = np.concatenate([labels, np.full(n, 77)])
@@ -292,7 +292,7 @@ def test_rows_of_other_classes_do_not_teach():
         ({"logits": np.ones((3, 3)), "labels": [0, 1, 2]}, Undefined, "same logit"),
     ],
 )
-def test_nothing_to_fit(fit, fields, error, sentence):
+def test_calibration__nothing_to_fit(fit, fields, error, sentence):
     with pytest.raises(error, match=sentence):
         fit(Predictions(**fields))
 
@@ -306,7 +306,7 @@ def test_nothing_to_fit(fit, fields, error, sentence):
         ([0, 2, 1], REACH, "chance", "no better than chance, so the highest"),
     ],
 )
-def test_the_edge_of_the_box(factor, labels, edge, why, sentence):
+def test_vector__the_edge_of_the_box(factor, labels, edge, why, sentence):
     val = Predictions(logits=np.eye(3) * factor, labels=labels)
     found = temperature(val)
     assert found.at_edge and found.edge == why and sentence in found.note
@@ -316,7 +316,7 @@ def test_the_edge_of_the_box(factor, labels, edge, why, sentence):
         vector(val)
 
 
-def test_draws_of_which_one_is_always_right_are_not_called_right():
+def test_temperature__draws_of_which_one_is_always_right_are_not_called_right():
     """The likeliest temperature is the lowest one, though every answer of the mean is wrong."""
     sure, unsure = [4.0, 0.0, 0.0], [0.0, 1.0, 0.0]
     found = temperature(Predictions(logits=np.array([[sure, unsure]] * 4), labels=[1] * 4))
@@ -324,7 +324,7 @@ def test_draws_of_which_one_is_always_right_are_not_called_right():
     assert found.temperature == pytest.approx(np.array([sure, unsure]).std(-1).mean() / REACH)
 
 
-def test_a_best_temperature_beyond_the_range_is_said_to_be_there():
+def test_temperature__a_best_temperature_beyond_the_range_is_said_to_be_there():
     """One row of huge logits sets the unit of the range; the others want a far lower temperature."""
     logits = np.concatenate([[[1e12, 0.0]], np.tile([[1.0, 0.0]], (10, 1))])
     found = temperature(Predictions(logits=logits, labels=[0] * 10 + [1]))
@@ -332,7 +332,7 @@ def test_a_best_temperature_beyond_the_range_is_said_to_be_there():
 
 
 @pytest.mark.filterwarnings("error")
-def test_logits_whose_squares_overflow_have_no_temperature():
+def test_temperature__logits_whose_squares_overflow_have_no_temperature():
     logits = 1e200 * np.random.default_rng(3).normal(size=(20, 3))
     with pytest.raises(Undefined, match="squares overflow"):
         temperature(Predictions(logits=logits, labels=np.arange(20) % 3))
@@ -346,7 +346,7 @@ def two_valleys():
 
 
 @pytest.mark.parametrize("factor", [1.0, 100.0])
-def test_of_several_minima_the_smallest_is_found(factor):
+def test_rows__of_several_minima_the_smallest_is_found(factor):
     val = two_valleys()
     scaled = Predictions(logits=np.asarray(val.logits) * factor, labels=val.labels)
     rows = _Rows(val)
@@ -358,13 +358,13 @@ def test_of_several_minima_the_smallest_is_found(factor):
     assert found.edge is None and found.temperature == pytest.approx(factor * grid[losses.argmin()], rel=5e-3)
 
 
-def test_inside_the_box():
+def test_temperature__inside_the_box():
     logits, labels = counted()
     found = temperature(Predictions(logits=logits, labels=labels))
     assert not found.at_edge and found.note is None
 
 
-def test_calibration_that_the_benchmark_leaves_out():
+def test_temperature_or_reason__calibration_that_the_benchmark_leaves_out():
     logits, labels = counted()
     for made, truth, why in (
         (np.eye(3), [0, 1, 2], EDGES["right"]),
@@ -419,7 +419,7 @@ def mapped(tmp_path_factory):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize("work", ["whole_pass", "probabilities", "likelihood", "scaled"])
-def test_a_memory_mapped_dump_is_not_kept_in_memory(mapped, work):
+def test_calibration__a_memory_mapped_dump_is_not_kept_in_memory(mapped, work):
     two = {**os.environ, "NESCIO_THREADS": "2"}  # buffers are per thread
     command = [sys.executable, "-c", GROWTH, mapped, work]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=two)
@@ -433,7 +433,7 @@ def test_vector_needs_every_class():
         vector(Predictions(logits=logits, labels=np.minimum(labels, 1)))
 
 
-def test_nothing_to_scale():
+def test_vector__nothing_to_scale():
     with pytest.raises(BadInput, match="no logits"):
         Temperature(2.0)(Predictions(labels=[0, 1]))
     with pytest.raises(BadInput, match="fitted on 2 classes"):

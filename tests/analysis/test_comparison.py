@@ -47,7 +47,7 @@ def ranked(draw):
 @settings(max_examples=150)
 @given(ranked())
 @pytest.mark.parametrize("numba", [False, True])
-def test_a_resampled_ranking_is_the_ranking_of_the_copied_rows(numba, case):
+def test_ranking_resampler__a_resampled_ranking_is_the_ranking_of_the_copied_rows(numba, case):
     u, wrong, counts = case
     part = RankingResampler(u, wrong, RANKING)
     if numba:
@@ -59,7 +59,7 @@ def test_a_resampled_ranking_is_the_ranking_of_the_copied_rows(numba, case):
         assert value == pytest.approx(truth, rel=1e-12, abs=1e-14, nan_ok=True), each.label
 
 
-def test_every_ranking_metric_of_the_issue_is_resampled():
+def test_comparison__every_ranking_metric_of_the_issue_is_resampled():
     names = {each.metric.name for each in RANKING}
     assert names >= {"auroc", "aupr", "fpr_at_tpr", "gamma", "aurc", "e_aurc", "augrc", "aulc", "raulc", "sac"}
     assert {each.label for each in ANSWERS} >= {"accuracy", "accuracy@5", "nll", "brier", "ece"}
@@ -68,7 +68,7 @@ def test_every_ranking_metric_of_the_issue_is_resampled():
 
 @settings(max_examples=100)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(2, 7))
-def test_resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
+def test_summary_resampler__resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.full(c, 0.3), n).round(1)  # tied confidences, some exactly 0, 1 or on an edge
     probs[:, -1] = np.abs(1 - probs[:, :-1].sum(1))
@@ -84,7 +84,7 @@ def test_resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
         assert value == pytest.approx(truth, rel=1e-12, abs=1e-14, nan_ok=True), each.label
 
 
-def test_numba_and_numpy_agree_on_many_rows_and_ties():
+def test_resample__numba_and_numpy_agree_on_many_rows_and_ties():
     pytest.importorskip("numba")
     rng = np.random.default_rng(5)
     n = 3000
@@ -99,7 +99,7 @@ def test_numba_and_numpy_agree_on_many_rows_and_ties():
     np.testing.assert_allclose(parts[0].values(np.ones(n, int)), whole, rtol=1e-11)
 
 
-def test_auroc_of_resamples_is_scikit_learns():
+def test_resample__auroc_of_resamples_is_scikit_learns():
     from sklearn.metrics import roc_auc_score
 
     rng = np.random.default_rng(2)
@@ -114,7 +114,7 @@ def test_auroc_of_resamples_is_scikit_learns():
 # ---- drawing
 
 
-def test_a_resample_draws_n_rows_with_replacement():
+def test_draw_counts__a_resample_draws_n_rows_with_replacement():
     counts = np.array([boot.draw_counts(50, 0, number) for number in range(4000)])
     assert (counts.sum(1) == 50).all()
     assert np.abs(counts.mean(0) - 1).max() < 0.08  # every row once on average
@@ -122,7 +122,7 @@ def test_a_resample_draws_n_rows_with_replacement():
     assert np.cov(counts[:, 0], counts[:, 1])[0, 1] == pytest.approx(-1 / 50, abs=0.05)
 
 
-def test_streams_depend_on_seed_and_number_alone():
+def test_resample__streams_depend_on_seed_and_number_alone():
     assert (boot.draw_counts(99, 4, 2) == boot.draw_counts(99, 4, 2)).all()
     assert (boot.draw_counts(99, 4, 2) != boot.draw_counts(99, 4, 3)).any()
     assert (boot.draw_counts(99, 4, 2) != boot.draw_counts(99, 5, 2)).any()
@@ -137,7 +137,7 @@ def test_streams_depend_on_seed_and_number_alone():
     assert np.array_equal(one[:10], fewer, equal_nan=True)
 
 
-def test_the_interval_is_the_middle_of_the_defined_resamples():
+def test_interval__the_interval_is_the_middle_of_the_defined_resamples():
     values = np.append(np.arange(101.0), [np.nan] * 7)
     assert interval(values, 0.9) == pytest.approx((5, 95))
     with pytest.raises(Undefined, match="every resample"):
@@ -160,7 +160,7 @@ def cell(result, method, metric):
     return row
 
 
-def test_values_are_those_of_the_metrics_and_lie_inside_their_intervals():
+def test_compare__values_are_those_of_the_metrics_and_lie_inside_their_intervals():
     a = model(0)
     result = compare({"a": a, "b": model(1, quality=1)}, resamples=200)
     probs = np.exp(a.logits[:, 0]) / np.exp(a.logits[:, 0]).sum(1, keepdims=True)
@@ -177,7 +177,7 @@ def test_values_are_those_of_the_metrics_and_lie_inside_their_intervals():
     assert cell(result, "a", "nll")["measure"] is None
 
 
-def test_the_interval_of_accuracy_is_as_wide_as_theory_says():
+def test_compare__the_interval_of_accuracy_is_as_wide_as_theory_says():
     result = compare({"a": model(0, n=2000)}, metrics=["accuracy"], resamples=2000)
     (row,) = result.rows
     width = 2 * 1.96 * np.sqrt(row["value"] * (1 - row["value"]) / 2000)
@@ -185,14 +185,14 @@ def test_the_interval_of_accuracy_is_as_wide_as_theory_says():
     assert (row["rank"], row["best"], result.differences) == (1, True, [])
 
 
-def test_same_seed_same_comparison_and_other_seed_another():
+def test_compare__same_seed_same_comparison_and_other_seed_another():
     models = {"a": model(0), "b": model(1)}
     one, two = compare(models, resamples=50), compare(models, resamples=50)
     assert (one.rows, one.differences, one.reasons) == (two.rows, two.differences, two.reasons)
     assert compare(models, resamples=50, seed=1).rows != one.rows
 
 
-def test_a_model_with_more_right_answers_is_told_from_a_worse_one_but_not_from_its_twin():
+def test_compare__a_model_with_more_right_answers_is_told_from_a_worse_one_but_not_from_its_twin():
     good, poor = model(0, n=800), model(1, n=800, quality=0.5)
     result = compare({"poor": poor, "good": good, "twin": good}, metrics=["accuracy", "nll"], resamples=300)
     for metric in ("accuracy", "nll"):
@@ -205,7 +205,7 @@ def test_a_model_with_more_right_answers_is_told_from_a_worse_one_but_not_from_i
     assert far["low"] <= far["difference"] <= far["high"] < 0
 
 
-def test_pairing_tells_apart_what_separate_intervals_cannot():
+def test_compare__pairing_tells_apart_what_separate_intervals_cannot():
     rng = np.random.default_rng(0)
     a = model(0, n=1500, quality=1.0)
     worse = np.array(a.logits[:, 0])
@@ -217,7 +217,7 @@ def test_pairing_tells_apart_what_separate_intervals_cannot():
     assert not second["best"]
 
 
-def test_the_p_value_is_about_uniform_when_models_are_equally_good():
+def test_bootstrap_p_value__the_p_value_is_about_uniform_when_models_are_equally_good():
     rng = np.random.default_rng(0)
     small = 0
     for _ in range(120):
@@ -233,7 +233,7 @@ def _answers_of(right):
     return metrics.outcomes(probs, np.zeros(len(right), int))
 
 
-def test_two_perfect_rankings_are_the_same_to_every_resample():
+def test_compare__two_perfect_rankings_are_the_same_to_every_resample():
     labels = np.repeat([0, 1], [30, 30])
     predicted = np.where(np.arange(60) % 5 == 0, 1 - labels, labels)
     wrong = predicted != labels
@@ -247,7 +247,7 @@ def test_two_perfect_rankings_are_the_same_to_every_resample():
     assert all(row["best"] for row in result.rows)
 
 
-def test_direction_decides_who_is_best():
+def test_compare__direction_decides_who_is_best():
     result = compare({"a": model(0, quality=3), "b": model(1, quality=0.2)}, resamples=20)
     for row in result.rows:
         if row["metric"] in ("accuracy", "nll", "brier", "aurc"):
@@ -257,7 +257,7 @@ def test_direction_decides_who_is_best():
 # ---- joining
 
 
-def test_rows_are_joined_on_index_whatever_their_order():
+def test_compare__rows_are_joined_on_index_whatever_their_order():
     a, b = model(0), model(1)
     whole = compare({"a": a, "b": b}, resamples=30)
     mixed = np.random.default_rng(0).permutation(400)
@@ -270,7 +270,7 @@ def test_rows_are_joined_on_index_whatever_their_order():
     assert [r["value"] for r in part.rows] == [r["value"] for r in same.rows]
 
 
-def test_rows_that_were_not_taught_are_left_out():
+def test_compare__rows_that_were_not_taught_are_left_out():
     a, b = model(0), model(1)
     in_distribution = np.arange(400) < 350
     strange = np.where(in_distribution, a.labels, 9)
@@ -285,7 +285,7 @@ def test_rows_that_were_not_taught_are_left_out():
         compare({"a": a.replace(in_distribution=np.zeros(400, bool))})
 
 
-def test_a_measure_that_one_model_lacks_is_named_with_the_model():
+def test_compare__a_measure_that_one_model_lacks_is_named_with_the_model():
     a, b = model(0), model(1)
     probs = np.exp(b.logits[:, 0]) / np.exp(b.logits[:, 0]).sum(1, keepdims=True)
     from_probs = Predictions(probs=probs, labels=b.labels)
@@ -299,7 +299,7 @@ def test_a_measure_that_one_model_lacks_is_named_with_the_model():
     assert "'b'" in reason["reason"] and (reason["metric"], reason["measure"]) == ("auroc", "energy")
 
 
-def test_undefined_resamples_are_counted():
+def test_compare__undefined_resamples_are_counted():
     labels = np.zeros(40, int)
     logits = np.tile([2.0, 0.0], (40, 1)) + np.random.default_rng(0).normal(scale=0.1, size=(40, 2))
     logits[3] = [0.0, 0.1]  # the only error: a resample misses it with probability about e^-1
@@ -317,7 +317,7 @@ def test_undefined_resamples_are_counted():
     assert "'a'" in reason["reason"] and reason["metric"] == "auroc"
 
 
-def test_undefined_on_most_resamples_means_no_interval():
+def test_compare__undefined_on_most_resamples_means_no_interval():
     dump = Predictions(logits=np.array([[1.0, 0], [0, 3.0]]), labels=np.array([0, 0]))
     result = compare({"a": dump, "b": dump}, metrics=["gamma"], resamples=300)
     # both rows must be drawn: half of the resamples
@@ -338,14 +338,14 @@ def test_undefined_on_most_resamples_means_no_interval():
     assert any("no interval" in reason["reason"] for reason in made.reasons)
 
 
-def test_too_few_resamples_for_many_models_is_said():
+def test_compare__too_few_resamples_for_many_models_is_said():
     models = {str(i): model(i, n=60) for i in range(6)}
     result = compare(models, metrics=["accuracy"], resamples=100)
     assert any("take at least 199" in reason["reason"] for reason in result.reasons)
     assert not compare(models, metrics=["accuracy"], resamples=199).reasons
 
 
-def test_a_metric_of_all_class_probabilities_is_resampled_or_refused_with_a_reason(monkeypatch):
+def test_compare__a_metric_of_all_class_probabilities_is_resampled_or_refused_with_a_reason(monkeypatch):
     a = model(0)
     result = compare({"a": a}, metrics=["accuracy", "classwise_ece"], resamples=50)
     assert [row["metric"] for row in result.rows] == ["accuracy", "classwise_ece"] and not result.reasons
@@ -386,7 +386,7 @@ def test_a_metric_of_all_class_probabilities_is_resampled_or_refused_with_a_reas
         (lambda a: {"a": a}, {"seed": -1}, "seed is -1"),
     ],
 )
-def test_bad_input_is_a_sentence(change, options, sentence):
+def test_compare__bad_input_is_a_sentence(change, options, sentence):
     with pytest.raises(BadInput, match=sentence):
         compare(change(model(0)), **{"resamples": 5, **options})
 
@@ -394,7 +394,7 @@ def test_bad_input_is_a_sentence(change, options, sentence):
 # ---- one model
 
 
-def test_bootstrap_gives_the_intervals_of_compare():
+def test_compare__bootstrap_gives_the_intervals_of_compare():
     a = model(0)
     found = bootstrap(a, measures=["msp", "entropy"], resamples=60)
     for row in compare({"a": a}, resamples=60, measure="entropy").rows:
@@ -409,7 +409,7 @@ def test_bootstrap_leaves_out_what_the_dump_cannot_give():
     assert list(found) == [("msp", "auroc")]
 
 
-def test_a_scorecard_says_what_its_intervals_leave_out():
+def test_scorecard__a_scorecard_says_what_its_intervals_leave_out():
     from nescio.analysis.scorecard import scorecard
 
     logits = np.tile([2.0, 0.0], (40, 1)) + np.random.default_rng(0).normal(scale=0.1, size=(40, 2))
@@ -421,7 +421,7 @@ def test_a_scorecard_says_what_its_intervals_leave_out():
     assert ("msp", "auroc") in {(each["measure"], each["metric"]) for each in said}
 
 
-def test_a_scorecard_gets_its_intervals():
+def test_scorecard__a_scorecard_gets_its_intervals():
     from nescio.analysis.scorecard import scorecard
 
     a, val = model(0), model(3)
@@ -446,7 +446,7 @@ def test_a_scorecard_gets_its_intervals():
 # ---- cost
 
 
-def test_small_work_imports_neither_numba_nor_scikit_learn():
+def test_comparison__small_work_imports_neither_numba_nor_scikit_learn():
     code = (
         "import sys, numpy as np; from nescio import Predictions; from nescio.analysis.comparison import compare;"
         "r = np.random.default_rng(0); a = Predictions(logits=r.normal(size=(50, 3)), labels=r.integers(3, size=50));"
@@ -456,7 +456,7 @@ def test_small_work_imports_neither_numba_nor_scikit_learn():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_numba_is_used_only_above_its_stated_size(monkeypatch):
+def test_resample__numba_is_used_only_above_its_stated_size(monkeypatch):
     pytest.importorskip("numba")
     rng = np.random.default_rng(0)
     u, wrong = rng.normal(size=200), rng.random(200) < 0.4
@@ -476,7 +476,7 @@ def _small(seed):
     return Predictions(logits=rng.normal(size=(40, 3)), labels=np.arange(40) % 3)
 
 
-def test_a_sequence_of_models_is_named_by_place():
+def test_compare__a_sequence_of_models_is_named_by_place():
     a, b = _small(0), _small(1)
     found = compare([a, b], metrics=["accuracy"], resamples=50)
     assert found.models == ("0", "1") and [row["method"] for row in found.rows] == ["0", "1"]
@@ -494,12 +494,12 @@ def test_a_sequence_of_models_is_named_by_place():
         (_small(0), "models is one Predictions"),
     ],
 )
-def test_what_is_no_model_is_one_sentence(models, sentence):
+def test_compare__what_is_no_model_is_one_sentence(models, sentence):
     with pytest.raises(BadInput, match=sentence):
         compare(models)
 
 
-def test_what_a_scorecard_shows_of_a_model_is_compared():
+def test_compare__what_a_scorecard_shows_of_a_model_is_compared():
     """Human alignment, retrieval, crops and class-wise ECE too, each with its interval."""
     from nescio.analysis.scorecard import scorecard
 
@@ -529,19 +529,19 @@ def test_what_a_scorecard_shows_of_a_model_is_compared():
     assert all(row["low"] is not None for row in card.rows)
 
 
-def test_what_no_model_has_is_a_reason():
+def test_compare__what_no_model_has_is_a_reason():
     result = compare([_small(0), _small(1)], resamples=50)
     reasons = {reason["metric"]: reason["reason"] for reason in result.reasons}
     assert "no annotations" in reasons["human_alignment"] and "no embeddings" in reasons["recall_at_1"]
 
 
-def test_in_and_out_of_distribution_rows_are_drawn_apart():
+def test_draw_counts__in_and_out_of_distribution_rows_are_drawn_apart():
     counts = boot.draw_counts((30, 30), 0, 5)
     assert counts[:30].sum() == counts[30:].sum() == 30
     assert (counts[:30] == boot.draw_counts(30, 0, 5)).all() and (counts[:30] != counts[30:]).any()
 
 
-def test_every_number_of_a_scorecard_has_an_interval():
+def test_compare__every_number_of_a_scorecard_has_an_interval():
     from nescio.analysis.scorecard import scorecard
 
     card = scorecard(
@@ -579,7 +579,7 @@ def sure_and_unsure():
     return {name: own for name, (own, _) in pairs.items()}, {name: outside for name, (_, outside) in pairs.items()}
 
 
-def test_detection_and_mixtures_are_those_of_the_scorecards(sure_and_unsure):
+def test_compare__detection_and_mixtures_are_those_of_the_scorecards(sure_and_unsure):
     """Values and intervals equal what each model's own scorecard says; the rows on in-distribution rows stay."""
     models, outside = sure_and_unsure
     result = compare(models, resamples=60, seed=3, ood={"svhn": outside}, ood_share=0.2)
@@ -598,7 +598,7 @@ def test_detection_and_mixtures_are_those_of_the_scorecards(sure_and_unsure):
     assert [row for row in result.rows if row["split"] is None] == compare(models, resamples=60, seed=3).rows
 
 
-def test_models_are_paired_on_the_rows_outside_too(sure_and_unsure):
+def test_compare__models_are_paired_on_the_rows_outside_too(sure_and_unsure):
     """A model beside itself, its rows outside in another order: no resample sees a difference."""
     models, outside = sure_and_unsure
     again = {"sure": models["sure"], "twin": models["sure"]}
@@ -608,7 +608,7 @@ def test_models_are_paired_on_the_rows_outside_too(sure_and_unsure):
     assert len(far) == 2 and all((each["low"], each["high"], each["p"]) == (0, 0, 1) for each in far)
 
 
-def test_outside_rows_have_a_verdict(sure_and_unsure):
+def test_compare__outside_rows_have_a_verdict(sure_and_unsure):
     models, outside = sure_and_unsure
     result = compare(models, resamples=200, ood={"svhn": outside})
     best = {row["method"]: row["best"] for row in result.rows if (row["split"], row["metric"]) == ("svhn", "auroc")}
@@ -616,7 +616,7 @@ def test_outside_rows_have_a_verdict(sure_and_unsure):
     assert any("svhn" in sentence and "sure" in sentence for sentence in comparison_verdicts(result))
 
 
-def test_every_model_needs_rows_outside(sure_and_unsure, tmp_path, monkeypatch, capsys):
+def test_compare__every_model_needs_rows_outside(sure_and_unsure, tmp_path, monkeypatch, capsys):
     models, outside = sure_and_unsure
     with pytest.raises(BadInput, match="'svhn' has 1 "):
         compare(models, ood={"svhn": [outside["sure"]]})
@@ -647,7 +647,7 @@ def three_classes(rng, n, sharpness):
 
 @pytest.mark.parametrize("metric", ["ece", "mcb"])
 @pytest.mark.parametrize("sharpness", [1, 3])
-def test_intervals_of_calibration_hold_the_value_of_the_population(metric, sharpness):
+def test_bootstrap__intervals_of_calibration_hold_the_value_of_the_population(metric, sharpness):
     """At least 0.9 of the draws: 16 of 20, of which fewer come once in 23 trials even at 0.9."""
     function = {"ece": metrics.ece, "mcb": metrics.mcb}[metric]
     many = three_classes(np.random.default_rng(99), 60_000, sharpness)
@@ -660,7 +660,7 @@ def test_intervals_of_calibration_hold_the_value_of_the_population(metric, sharp
     assert sum(held) >= 16
 
 
-def test_intervals_of_differences_in_ece_hold_that_of_the_population():
+def test_compare__intervals_of_differences_in_ece_hold_that_of_the_population():
     many = three_classes(np.random.default_rng(99), 60_000, 3)
     true, held = metrics.ece(summary(many).outcomes()), []
     for seed in range(20):
@@ -673,13 +673,13 @@ def test_intervals_of_differences_in_ece_hold_that_of_the_population():
     assert sum(held) >= 16
 
 
-def test_equal_predictions_differ_by_exactly_nothing():
+def test_compare__equal_predictions_differ_by_exactly_nothing():
     rows = three_classes(np.random.default_rng(0), 200, 1)
     (difference,) = compare({"one": rows, "two": rows}, metrics=["ece"], resamples=50).differences
     assert (difference["difference"], difference["low"], difference["high"], difference["p"]) == (0, 0, 0, 1)
 
 
-def test_labels_drawn_from_the_probabilities_are_of_every_class_as_often_as_it_is_probable():
+def test_probs_resampler__labels_drawn_from_the_probabilities_are_of_every_class_as_often_as_it_is_probable():
     probs = np.tile([[0.2, 0.5, 0.3]], (20_000, 1))
     shares = []
 

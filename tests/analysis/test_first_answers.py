@@ -19,7 +19,7 @@ BARE = Predictions(correct=PROBS.argmax(1) == LABELS, confidence=PROBS.max(1))
 
 
 @pytest.mark.parametrize("dump", [FIRST, BARE], ids=["label, pred, conf", "correct, conf"])
-def test_what_needs_no_more_is_as_if_all_were_known(dump):
+def test_add_intervals__what_needs_no_more_is_as_if_all_were_known(dump):
     card, all_of = scorecard(dump), scorecard(WHOLE)
     for metric in ("accuracy", "ece"):
         assert card.value(metric) == pytest.approx(all_of.value(metric), rel=1e-9)
@@ -40,14 +40,14 @@ def test_what_needs_no_more_is_as_if_all_were_known(dump):
     assert next(row for row in card.rows if row["metric"] == "ece")["low"] is not None
 
 
-def test_out_of_distribution_rows_by_their_confidence():
+def test_scorecard__out_of_distribution_rows_by_their_confidence():
     card = scorecard(
         FIRST, ood={"far": Predictions(confidence=PROBS.max(1) / 2, in_distribution=False)}, val=FIRST.take(slice(50))
     )
     assert card.value("auroc", "msp", split="far") > 0.9
 
 
-def test_models_are_compared_by_their_first_answers():
+def test_bootstrap__models_are_compared_by_their_first_answers():
     found = compare({"whole": WHOLE, "first": FIRST, "bare": BARE}, resamples=50)
     for metric in ("accuracy", "ece", "auroc", "augrc"):
         rows = [row for row in found.rows if row["metric"] == metric]
@@ -59,7 +59,7 @@ def test_models_are_compared_by_their_first_answers():
     assert (None, "accuracy") in bootstrap(BARE, resamples=20)
 
 
-def test_two_files_that_number_the_same_names_differently_are_compared():
+def test_compare__two_files_that_number_the_same_names_differently_are_compared():
     names = np.array(["ant", "bee", "cat", "dog", "eel"])
     one = Predictions(labels=names[LABELS], predicted=names[PROBS.argmax(1)], confidence=PROBS.max(1))
     other = Predictions(logits=LOGITS[:, ::-1], labels=names[LABELS], class_names=names[::-1])
@@ -67,13 +67,13 @@ def test_two_files_that_number_the_same_names_differently_are_compared():
     assert len({row["value"] for row in found.rows}) == 1
 
 
-def test_a_threshold_on_the_confidence():
+def test_guarantee_threshold__a_threshold_on_the_confidence():
     for dump in (FIRST, BARE):
         found, whole = guarantee_threshold(dump, risk=0.3), guarantee_threshold(WHOLE, risk=0.3)
         assert found.guarantee.accepted == whole.guarantee.accepted > 0
 
 
-def test_answers_without_confidence_are_counted():
+def test_scorecard__answers_without_confidence_are_counted():
     card = scorecard(Predictions(labels=LABELS, predicted=PROBS.argmax(1)))
     assert card.value("accuracy") == pytest.approx(metrics.accuracy(PROBS, LABELS))
     with pytest.raises(Undefined, match="confidence"):

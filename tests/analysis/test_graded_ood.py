@@ -39,7 +39,7 @@ def labelled(classes: int = 7, images: int = 20) -> tuple[Any, Any]:
     return labels, np.random.default_rng(1).permutation(10 * len(labels))[: len(labels)]
 
 
-def test_every_class_gives_so_many_of_its_own_images_to_each_side() -> None:
+def test_split_ood_classes__every_class_gives_so_many_of_its_own_images_to_each_side() -> None:
     labels, index = labelled()
     division = split_ood_classes(labels, index, 6, 4)
     assert division.classes.tolist() == [0, 3, 6, 9, 12, 15, 18] and division.scarce == 0
@@ -49,7 +49,7 @@ def test_every_class_gives_so_many_of_its_own_images_to_each_side() -> None:
         assert len({*e, *t}) == 10  # no image estimates and tests
 
 
-def test_the_default_is_150_and_50_of_200() -> None:
+def test_split_ood_classes__the_default_is_150_and_50_of_200() -> None:
     labels = np.repeat([0, 1], [200, 199])
     division = split_ood_classes(labels, np.arange(399))
     assert division.classes.tolist() == [0] and division.scarce == 1
@@ -57,7 +57,7 @@ def test_the_default_is_150_and_50_of_200() -> None:
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_the_division_is_a_function_of_keys_and_seed(text: bool) -> None:
+def test_split_ood_classes__the_division_is_a_function_of_keys_and_seed(text: bool) -> None:
     labels, index = labelled()
     if text:
         index = np.array([f"class/{key}.jpg" for key in index])
@@ -79,13 +79,13 @@ def test_the_division_is_a_function_of_keys_and_seed(text: bool) -> None:
         assert keyed(split_ood_classes(labels, wide, 6, 4), wide) == whole
 
 
-def test_more_estimation_images_only_add() -> None:
+def test_split_ood_classes__more_estimation_images_only_add() -> None:
     labels, index = labelled()
     few, many = (keyed(split_ood_classes(labels, index, n, 3), index) for n in (5, 9))
     assert all(few[label][0] < many[label][0] for label in few)
 
 
-def test_images_are_drawn_evenly() -> None:
+def test_split_ood_classes__images_are_drawn_evenly() -> None:
     """Over many seeds every image estimates as often as every other: neighbours in the keys are not drawn together."""
     labels, index = np.zeros(20, int), np.arange(20)
     times, together = np.zeros(20), 0
@@ -97,7 +97,7 @@ def test_images_are_drawn_evenly() -> None:
     assert abs(together / 2000 - 10 / 20 * 9 / 19) < 0.045
 
 
-def test_class_ids_may_be_any_whole_numbers() -> None:
+def test_split_ood_classes__class_ids_may_be_any_whole_numbers() -> None:
     labels, index = labelled()
     far = np.array([-5, 10**15, 7, 8, 9, 10, 11])[labels // 3]
     division = split_ood_classes(far, index, 6, 4)
@@ -106,7 +106,7 @@ def test_class_ids_may_be_any_whole_numbers() -> None:
     assert keyed(division, index)[10**15] == near[3] and keyed(division, index)[-5] == near[0]
 
 
-def test_too_few_images_is_a_sentence_with_an_offer() -> None:
+def test_split_ood_classes__too_few_images_is_a_sentence_with_an_offer() -> None:
     labels = np.repeat([0, 1, 2], [30, 80, 40])
     with pytest.raises(BadInput, match=r"200 images .* 80.*estimation_images=60, test_images=20"):
         split_ood_classes(labels, np.arange(150))
@@ -122,7 +122,7 @@ def test_too_few_images_is_a_sentence_with_an_offer() -> None:
 # ---- severities, windows, levels
 
 
-def test_severity_divides_by_the_number_of_estimation_images() -> None:
+def test_class_severities__severity_divides_by_the_number_of_estimation_images() -> None:
     """The paper prints |c^y|, all 200 images of the class; the mean over the 150 that are summed is meant."""
     u = np.arange(12.0)
     rows = np.array([[0, 1, 2], [9, 10, 11]])
@@ -136,7 +136,7 @@ def test_window_severities_are_re_summations(k: int, window: int) -> None:
     assert np.allclose(window_severities(severity, window), plain, rtol=0, atol=1e-12)
 
 
-def test_levels_are_the_percentiles_of_the_paper() -> None:
+def test_severity_windows__levels_are_the_percentiles_of_the_paper() -> None:
     """12,697 classes in windows of 1,000: 11,698 groups, of which eleven are taken, 10 % apart."""
     assert severity_windows(12_697 - 1_000 + 1) == [round(i * 11_697 / 10) for i in range(11)]
     assert (
@@ -149,7 +149,7 @@ def test_levels_are_the_percentiles_of_the_paper() -> None:
     assert severity_windows(5, severities=3) == [0, 2, 4]
 
 
-def test_the_window_is_the_in_data_or_half_of_out_classes_that_are_no_more() -> None:
+def test_window_size__the_window_is_the_in_data_or_half_of_out_classes_that_are_no_more() -> None:
     assert window_size(None, 1000, 12_697) == 1000
     assert window_size(None, 10, 100) == window_size(None, 10, 15) == window_size(None, 10, 11) == 10
     assert window_size(None, 100, 100) == 50 and window_size(None, 100, 7) == 3 and window_size(None, 9, 2) == 1
@@ -165,7 +165,7 @@ def test_the_window_is_the_in_data_or_half_of_out_classes_that_are_no_more() -> 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("steps", [0, 5])  # 5: scores on a grid, so that there are ties between rows and classes
-def test_grades_equal_the_plain_definition(seed: int, steps: int) -> None:
+def test_grade_ood__grades_equal_the_plain_definition(seed: int, steps: int) -> None:
     rng = np.random.default_rng(seed)
     labels, index = labelled(int(rng.integers(5, 14)), 14)
     u_out = rng.normal(size=len(labels)) + rng.normal(size=60)[labels]
@@ -184,21 +184,21 @@ def test_grades_equal_the_plain_definition(seed: int, steps: int) -> None:
         assert grades.aurocs[level] == metrics.auroc(both, out)
 
 
-def test_severities_never_fall() -> None:
+def test_grade_ood__severities_never_fall() -> None:
     labels, index = labelled(40, 10)
     u = np.random.default_rng(3).normal(size=len(labels))
     division = split_ood_classes(labels, index, 6, 4)
     assert (np.diff(grade_ood(u[:50], u, division, 9).severities) >= -1e-12).all()
 
 
-def test_ties_in_severity_go_by_class_id_and_constant_scores_are_chance() -> None:
+def test_grade_ood__ties_in_severity_go_by_class_id_and_constant_scores_are_chance() -> None:
     labels, index = labelled(12, 10)
     division = split_ood_classes(labels, index, 6, 4)
     grades = grade_ood(np.zeros(5), np.zeros(len(labels)), division, 2)
     assert grades.order.tolist() == list(range(12)) and set(grades.aurocs) == {0.5}
 
 
-def test_only_estimation_images_choose_and_only_test_images_count() -> None:
+def test_grade_ood__only_estimation_images_choose_and_only_test_images_count() -> None:
     """Estimation images say that class 0 is easy; its test images say the opposite. The AUROC believes the latter."""
     labels, index = labelled(4, 10)
     division = split_ood_classes(labels, index, 6, 4)
@@ -210,7 +210,7 @@ def test_only_estimation_images_choose_and_only_test_images_count() -> None:
     assert grades.order.tolist() == [0, 1, 2, 3] and set(grades.aurocs) == {0.0}
 
 
-def test_scores_must_be_finite() -> None:
+def test_grade_ood__scores_must_be_finite() -> None:
     labels, index = labelled(4, 10)
     division, u = split_ood_classes(labels, index, 6, 4), np.zeros(40)
     with pytest.raises(BadInput, match="u_in is nan"):
@@ -228,7 +228,7 @@ def test_shared_classes_are_those_of_some_and_of_every_group() -> None:
     assert shared_classes([np.array([7]), np.array([8])]) == (2, 0)
 
 
-def test_the_same_answer_to_the_same_image_is_counted_and_single_ones_are_left_out() -> None:
+def test_most_agreed_images__the_same_answer_to_the_same_image_is_counted_and_single_ones_are_left_out() -> None:
     images = np.array(["a", "b", "a", "b", "c", "a", "b"])
     answers = np.array([1, 5, 1, 5, 1, 2, 5])
     assert most_agreed_images(images, answers, seed=0) == [(1, 3), (0, 2)]

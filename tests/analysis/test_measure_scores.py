@@ -33,7 +33,7 @@ def notes(rows: Predictions, name: str) -> list[str]:
     return [note for note in scorecard(rows).notes if name in note]
 
 
-def test_applicable__an_alias_with_the_same_order_is_named_once(rows: Predictions) -> None:
+def test_measure_scores__applicable__an_alias_with_the_same_order_is_named_once(rows: Predictions) -> None:
     @measure(needs=("logits",), equivalent_to="msp")
     def squared_msp(predictions: Predictions) -> np.ndarray:
         return measures.uncertainty("msp", predictions) ** 2
@@ -43,7 +43,7 @@ def test_applicable__an_alias_with_the_same_order_is_named_once(rows: Prediction
 
 
 @pytest.mark.parametrize(("other", "reason"), [("msp", "differently"), ("no_measure", "no_measure")])
-def test_applicable__a_wrong_alias_is_a_fault(rows: Predictions, other: str, reason: str) -> None:
+def test_measure_scores__applicable__a_wrong_alias_is_a_fault(rows: Predictions, other: str, reason: str) -> None:
     @measure(needs=("logits",), equivalent_to=other)
     def wrong_alias(predictions: Predictions) -> np.ndarray:
         return np.arange(len(predictions), dtype=float)
@@ -52,7 +52,7 @@ def test_applicable__a_wrong_alias_is_a_fault(rows: Predictions, other: str, rea
     assert FILE in note and reason in note
 
 
-def test_applicable__an_alias_that_fails_is_a_fault(rows: Predictions) -> None:
+def test_measure_scores__applicable__an_alias_that_fails_is_a_fault(rows: Predictions) -> None:
     @measure(needs=("logits",), equivalent_to="msp")
     def failing_alias(predictions: Predictions) -> np.ndarray:
         raise ValueError("boom")
@@ -61,7 +61,7 @@ def test_applicable__an_alias_that_fails_is_a_fault(rows: Predictions) -> None:
     assert FILE in note and "boom" in note
 
 
-def test_scorecard__an_own_measure_without_numbers_is_named(rows: Predictions) -> None:
+def test_measure_scores__scorecard__an_own_measure_without_numbers_is_named(rows: Predictions) -> None:
     @measure(needs=("logits",))
     def undefined_measure(predictions: Predictions) -> np.ndarray:
         raise Undefined("reason-1")
@@ -77,7 +77,7 @@ def test_scorecard__an_own_measure_without_numbers_is_named(rows: Predictions) -
 
 
 @pytest.mark.parametrize("value", ["text", float("nan")])
-def test_scorecard__an_own_metric_without_a_number_is_named(rows: Predictions, value: object) -> None:
+def test_metric__scorecard__an_own_metric_without_a_number_is_named(rows: Predictions, value: object) -> None:
     @metrics.metric("ranking", better="higher")
     def own_metric(u: np.ndarray, wrong: np.ndarray) -> object:
         return value

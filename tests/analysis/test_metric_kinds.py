@@ -53,7 +53,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     del KINDS["toy"], metrics.KINDS["toy"]
 
 
-def test_metric_kind__a_new_kind_has_rows_intervals_and_verdicts(toy: str) -> None:
+def test_add_intervals__metric_kind__a_new_kind_has_rows_intervals_and_verdicts(toy: str) -> None:
     card = scorecard(model(), only=["msp"])
     logits = model().logits[:, 0]
     probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -83,7 +83,7 @@ def test_reads_uncertainty_of_metrics_of_a_measure() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("predictions", "retrieval")])
-def test_kinds_values_are_those_of_the_first_resample_of_all_rows(kind: str) -> None:
+def test_evaluated_rows__kinds_values_are_those_of_the_first_resample_of_all_rows(kind: str) -> None:
     """A resample that draws every row once has the values of the rows themselves."""
     rng = np.random.default_rng(0)
     predictions = model().replace(
@@ -100,7 +100,7 @@ def test_kinds_values_are_those_of_the_first_resample_of_all_rows(kind: str) -> 
         assert values == pytest.approx(resampler.point(), rel=1e-9, nan_ok=True)
 
 
-def test_kinds_without_their_arrays_are_not_applicable() -> None:
+def test_evaluated_rows__kinds_without_their_arrays_are_not_applicable() -> None:
     rows = EvaluatedRows(model(), u_all=np.zeros(60), u_ood=np.zeros(3))
     for kind in ("ranking", "mixture", "acceptance", "rejection", "crops"):
         with pytest.raises(NotApplicable):

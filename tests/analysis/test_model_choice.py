@@ -58,7 +58,7 @@ def quick(models, requirement, limits=None, **options):
 # ---- the choice
 
 
-def test_most_coverage_at_an_accuracy(held):
+def test_requirement__most_coverage_at_an_accuracy(held):
     found = quick(held, Requirement(accuracy=0.95))
     expected = {each.model: coverage_of(each.load(), 0.95) for each in held}
     assert {line["model"]: line["value"] for line in found.models} == pytest.approx(expected)
@@ -69,21 +69,21 @@ def test_most_coverage_at_an_accuracy(held):
     assert "coverage" in choice_sentences(found)[0] and order[0] in choice_sentences(found)[0]
 
 
-def test_least_risk_at_a_coverage(held):
+def test_requirement__least_risk_at_a_coverage(held):
     found = quick(held, Requirement(coverage=0.8))
     expected = {each.model: risk_of(each.load(), 0.8) for each in held}
     assert {line["model"]: line["value"] for line in found.models} == pytest.approx(expected)
     assert [line["value"] for line in found.models] == pytest.approx(sorted(expected.values()))
 
 
-def test_neither_asks_who_knows_best(held):
+def test_requirement__neither_asks_who_knows_best(held):
     found = quick(held, Requirement())
     values = [line["auroc"] for line in found.models]
     assert values == sorted(values, reverse=True) == [line["value"] for line in found.models]
     assert found.requirement.metric == "auroc" and "AUROC ↑" in choice_table(found).columns
 
 
-def test_the_group_is_that_of_the_paired_bootstrap(held):
+def test_requirement__the_group_is_that_of_the_paired_bootstrap(held):
     found = quick(held, Requirement(accuracy=0.95), seed=3)
     dumps = {line["model"]: next(e for e in held if e.model == line["model"]).load() for line in found.models}
     same = compare(dumps, metrics=["sac@0.95"], resamples=RESAMPLES, seed=3)
@@ -103,7 +103,7 @@ def test_the_group_is_that_of_the_paired_bootstrap(held):
     assert all(name in words for name in found.group) and f"n = {found.n}" in words
 
 
-def test_rows_are_joined_on_index(tmp_path):
+def test_requirement__rows_are_joined_on_index(tmp_path):
     """Shuffled rows change nothing; rows that one model lacks are left out for all."""
     a, b = answers(1), answers(2)
     rng = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def test_rows_are_joined_on_index(tmp_path):
     assert value == pytest.approx(coverage_of(a.take(np.arange(300)), 0.9))
 
 
-def test_of_equal_models_the_smaller_one_is_chosen(tmp_path):
+def test_choose_model__of_equal_models_the_smaller_one_is_chosen(tmp_path):
     dump = answers(1)
     held = [
         entry("large", dump, tmp_path / "1.npz", params=9_000_000),
@@ -134,7 +134,7 @@ def test_of_equal_models_the_smaller_one_is_chosen(tmp_path):
     assert [line["rank"] for line in found.models] == [1, 1, 1] and found.group == ["small", "large", "unknown"]
 
 
-def test_the_smallest_that_is_as_good_is_named(tmp_path):
+def test_requirement__the_smallest_that_is_as_good_is_named(tmp_path):
     good = answers(1)
     near = Predictions(labels=good.labels, index=good.index, logits=good.logits[:, 0] + np.float16(0.01) * np.arange(8))
     held = [
@@ -150,7 +150,7 @@ def test_the_smallest_that_is_as_good_is_named(tmp_path):
     assert set(found.group) == {"large", "small"}
 
 
-def test_a_clear_winner_has_no_group(tmp_path):
+def test_requirement__a_clear_winner_has_no_group(tmp_path):
     held = [entry("good", answers(0, scale=1.0), tmp_path / "1.npz")]
     labels = held[0].load().labels
     noise = Predictions(
@@ -161,14 +161,14 @@ def test_a_clear_winner_has_no_group(tmp_path):
     assert found.group == ["good"] and len(choice_sentences(found)) == 2
 
 
-def test_the_bootstrap_is_of_the_best_only(held):
+def test_requirement__the_bootstrap_is_of_the_best_only(held):
     found = quick(held, Requirement(accuracy=0.95), compare_top=3)
     every = quick(held, Requirement(accuracy=0.95))
     assert [line["model"] for line in found.models] == [line["model"] for line in every.models[:3]]
     assert found.candidates == len(held) and "3 best of 9" in " ".join(choice_sentences(found))
 
 
-def test_few_resamples_say_so(held):
+def test_requirement__few_resamples_say_so(held):
     found = choose_model(held, Requirement(), resamples=20)
     assert any("20 resamples" in note for note in found.notes)
     assert (
@@ -193,7 +193,7 @@ def hopeless(tmp_path_factory):
     return found
 
 
-def test_an_accuracy_that_no_model_attains_is_said(hopeless):
+def test_choose_model__an_accuracy_that_no_model_attains_is_said(hopeless):
     found = quick(hopeless, Requirement(accuracy=0.99))
     assert not found.attained and found.group == []
     assert found.closest == {"model": "m1", "accuracy": pytest.approx(0.9), "coverage": 1.0}
@@ -203,7 +203,7 @@ def test_an_accuracy_that_no_model_attains_is_said(hopeless):
     assert quick(hopeless, Requirement(accuracy=0.9)).models[0]["value"] == 1.0
 
 
-def test_it_ends_with_one_and_json_has_no_choice(hopeless, capsys):
+def test_choose__it_ends_with_one_and_json_has_no_choice(hopeless, capsys):
     files = [str(each.path) for each in hopeless]
     assert main(["choose", *files, "--accuracy", "0.99", "--bootstrap", "50", "--format", "json"]) == 1
     told = json.loads(capsys.readouterr().out)
@@ -212,7 +212,7 @@ def test_it_ends_with_one_and_json_has_no_choice(hopeless, capsys):
     assert "99 %" in capsys.readouterr().out
 
 
-def test_the_highest_accuracy_is_at_a_threshold():
+def test_highest__the_highest_accuracy_is_at_a_threshold():
     assert highest(Ranking([1, 1, 2, 3], [True, False, False, True])) == (pytest.approx(2 / 3), 0.75)
     assert highest(Ranking([1, 2, 3], [False, False, True])) == (1.0, pytest.approx(2 / 3))
 
@@ -220,7 +220,7 @@ def test_the_highest_accuracy_is_at_a_threshold():
 # ---- limits
 
 
-def test_limits_leave_models_out_and_say_why(held):
+def test_choose_model__limits_leave_models_out_and_say_why(held):
     most = sorted(each.facts["params"] for each in held)[4]
     found = quick(held, Requirement(), Limits(params=most))
     assert {line["model"] for line in found.models} == {e.model for e in held if e.facts["params"] <= most}
@@ -232,7 +232,7 @@ def test_limits_leave_models_out_and_say_why(held):
     assert quick(held, Requirement(), Limits(families=("deit-distilled",))).candidates == 1
 
 
-def test_a_limit_on_what_is_not_known_leaves_the_model_out(tmp_path, held):
+def test_choose_model__a_limit_on_what_is_not_known_leaves_the_model_out(tmp_path, held):
     unknown = entry("unknown", answers(30), tmp_path / "u.npz")
     found = quick([*held, unknown], Requirement(), Limits(params=10**12))
     assert any(model == "unknown" and "--facts" in reason for model, reason in found.omitted)
@@ -243,12 +243,12 @@ def test_a_limit_on_what_is_not_known_leaves_the_model_out(tmp_path, held):
 @pytest.mark.parametrize(
     ("text", "count"), [("30M", 30_000_000), ("1.2B", 1_200_000_000), ("5g", 5 * 10**9), ("7k", 7000), ("1,000", 1000)]
 )
-def test_counts_of_parameters(text, count):
+def test_model_choice__counts_of_parameters(text, count):
     assert parse_parameter_count(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "M", "many", "-3M", "0", "nan", "infM"])
-def test_no_counts(text):
+def test_model_choice__no_counts(text):
     with pytest.raises(BadInput, match="such as 30M"):
         parse_parameter_count(text)
 
@@ -256,13 +256,13 @@ def test_no_counts(text):
 # ---- other uncertainties
 
 
-def test_entropy_withholds_by_entropy(held):
+def test_requirement__entropy_withholds_by_entropy(held):
     found = quick(held, Requirement(), measure="entropy")
     best = compare({each.model: each.load() for each in held}, measure="entropy", metrics=["auroc"], resamples=50)
     assert {line["model"]: line["value"] for line in found.models} == {row["method"]: row["value"] for row in best.rows}
 
 
-def test_mc_dropout_answers_with_its_own_mean(tmp_path):
+def test_requirement__mc_dropout_answers_with_its_own_mean(tmp_path):
     held = [entry(f"m{k}", answers(k, dropout=True), tmp_path / f"{k}.npz") for k in range(3)]
     held.append(entry("plain", answers(7), tmp_path / "p.npz"))
     found = quick(held, Requirement(coverage=0.8), measure="mc-dropout")
@@ -277,7 +277,7 @@ def test_mc_dropout_answers_with_its_own_mean(tmp_path):
     assert model == "plain" and "dropout" in why
 
 
-def test_a_model_that_is_always_right_has_no_auroc(tmp_path, held):
+def test_choose_model__a_model_that_is_always_right_has_no_auroc(tmp_path, held):
     labels = held[0].load().labels
     perfect = Predictions(labels=labels, index=held[0].load().index, logits=9.0 * np.eye(8)[labels])
     more = [*held, entry("perfect", perfect, tmp_path / "p.npz")]
@@ -313,7 +313,7 @@ def store(tmp_path_factory, held):
     return found
 
 
-def test_a_store_of_models(store, held, capsys):
+def test_model_choice__a_store_of_models(store, held, capsys):
     args = ["choose", "--store", str(store.root), "--accuracy", "0.95", "--bootstrap", "100", "--format", "json"]
     assert main(args) == 0
     told = json.loads(capsys.readouterr().out)
@@ -328,7 +328,7 @@ def test_a_store_of_models(store, held, capsys):
     assert "npz:others" in capsys.readouterr().err
 
 
-def test_the_table_for_people(held, capsys):
+def test_choose__the_table_for_people(held, capsys):
     files = [f"{each.model}={each.path}" for each in held[:4]]
     assert main(["choose", *files, "--accuracy", "0.95", "--bootstrap", "60"]) == 0
     out = capsys.readouterr().out
@@ -338,7 +338,7 @@ def test_the_table_for_people(held, capsys):
         assert held[0].model.replace("_", "") in capsys.readouterr().out.replace("\\_", "").replace("_", "")
 
 
-def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
+def test_model_choice__facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
     facts = tmp_path / "results.csv"
     facts.write_text('model,top1,param_count,img_size\nlight,80.1,5.29,224\nheavy,85.0,"1,304.33",560\n')
     files = [f"light={held[0].path}", f"heavy={held[1].path}"]
@@ -368,7 +368,7 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
         (["--bootstrap", "0"], "resamples is 0"),
     ],
 )
-def test_bad_words(held, tmp_path, capsys, words, said):
+def test_choose__bad_words(held, tmp_path, capsys, words, said):
     files = [str(held[5].path), f"b={held[6].path}"]
     try:
         code = main(["choose", *files, *words])
@@ -377,7 +377,7 @@ def test_bad_words(held, tmp_path, capsys, words, said):
     assert code == 2 and said in capsys.readouterr().err
 
 
-def test_bad_files(held, tmp_path, capsys):
+def test_choose__bad_files(held, tmp_path, capsys):
     file = str(held[0].path)
     for files, said in (
         ([file, file], "given twice"),
@@ -392,7 +392,7 @@ def test_bad_files(held, tmp_path, capsys):
     assert "n: There are no labels" in capsys.readouterr().err
 
 
-def test_the_next_command_runs(store, held, tmp_path, capsys):
+def test_model_choice__the_next_command_runs(store, held, tmp_path, capsys):
     """From the choice to a threshold without a hole: of models of a store, and of files."""
     words = ["choose", "--accuracy", "0.9", "--bootstrap", "100"]
     for more in (["--store", str(store.root)], [str(model.path) for model in held[:2]]):
@@ -405,7 +405,7 @@ def test_the_next_command_runs(store, held, tmp_path, capsys):
         assert promise["model"] and promise["predictions"] and promise["risk"] == pytest.approx(0.1)
 
 
-def test_a_damaged_dump_of_a_store_is_a_sentence(store, tmp_path, capsys):
+def test_choose__a_damaged_dump_of_a_store_is_a_sentence(store, tmp_path, capsys):
     copy = shutil.copytree(store.root, tmp_path / "store")
     for file in copy.glob("predict/*/predictions/logits.npy"):
         content = bytearray(file.read_bytes())
@@ -416,7 +416,7 @@ def test_a_damaged_dump_of_a_store_is_a_sentence(store, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("lower_x_is_better", [True, False])
-def test_the_front_is_what_nothing_beats(lower_x_is_better):
+def test_pareto_front__the_front_is_what_nothing_beats(lower_x_is_better):
     rng = np.random.default_rng(2)
     for _ in range(40):
         points = [(float(x), float(y)) for x, y in rng.integers(6, size=(rng.integers(1, 14), 2))]
@@ -428,7 +428,7 @@ def test_the_front_is_what_nothing_beats(lower_x_is_better):
         assert pareto_front(points, lower_x_is_better) == sorted({p for p in points if not beaten(p)})
 
 
-def test_two_sets_of_a_store_are_named_with_the_option_that_chooses_one(tmp_path, capsys):
+def test_choose__two_sets_of_a_store_are_named_with_the_option_that_chooses_one(tmp_path, capsys):
     store = Store(tmp_path / "store")
     for seed, name in enumerate(NAMES[:2]):
         for data in ("digits", "some letters"):

@@ -51,7 +51,7 @@ def folders(tmp_path):
     return tmp_path, *(np.concatenate(arrays) for arrays in zip(*kept, strict=True))
 
 
-def test_scores_that_differ_in_their_last_digits_are_ranked():
+def test_pixel_counts__scores_that_differ_in_their_last_digits_are_ranked():
     """As log-densities do: sixteen leading bits of such numbers are the same."""
     rng = np.random.default_rng(0)
     wrong = rng.random((40, 50)) < 0.3
@@ -66,7 +66,7 @@ def test_scores_that_differ_in_their_last_digits_are_ranked():
             assert value == pytest.approx(metric(u.ravel().astype(float), wrong.ravel()), abs=1e-12)
 
 
-def test_counts_say_how_exact_they_are_and_are_kept(tmp_path):
+def test_pixel_counts__counts_say_how_exact_they_are_and_are_kept(tmp_path):
     rng = np.random.default_rng(0)
     wrong, u = rng.random((40, 50)) < 0.3, rng.normal(size=(40, 50)).astype(np.float32)
     truth, called = np.zeros((40, 50), np.uint8), wrong.astype(np.uint8)
@@ -78,7 +78,7 @@ def test_counts_say_how_exact_they_are_and_are_kept(tmp_path):
     assert PixelCounts.load(path).rows() == counts.rows()
 
 
-def test_folders_give_the_metrics_of_all_pixels(folders):
+def test_pixels__folders_give_the_metrics_of_all_pixels(folders):
     place, truth, called, u = folders
     counts = count_folders(
         place / "truth", place / "answers", {name: place / name for name in ("half", "single", "png")}
@@ -97,7 +97,7 @@ def test_folders_give_the_metrics_of_all_pixels(folders):
     assert not reasons and counts.bound < 0.05
 
 
-def test_void_counts_nowhere(folders):
+def test_pixel_counts__void_counts_nowhere(folders):
     place, truth, *_ = folders
     assert count_folders(place / "truth", place / "answers", {}, None).n > len(truth)
     counts = PixelCounts.from_maps(np.full((2, 2), VOID), np.zeros((2, 2), np.uint8), {}, 4, VOID)
@@ -105,7 +105,7 @@ def test_void_counts_nowhere(folders):
         counts.rows()
 
 
-def test_scores_at_void_pixels_are_not_looked_at(folders):
+def test_pixels__scores_at_void_pixels_are_not_looked_at(folders):
     """As where a network masks what it does not judge."""
     place = folders[0]
     before = count_folders(place / "truth", place / "answers", {"half": place / "half"}).rows()
@@ -117,7 +117,7 @@ def test_scores_at_void_pixels_are_not_looked_at(folders):
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
-def test_a_score_that_is_not_finite_costs_its_own_rows_alone(tmp_path, kind):
+def test_pixel_counts__a_score_that_is_not_finite_costs_its_own_rows_alone(tmp_path, kind):
     rng = np.random.default_rng(0)
     truth, called = rng.integers(0, 2, (2, 4, 5))
     bad, good = rng.random((2, 4, 5)).astype(kind)
@@ -132,7 +132,7 @@ def test_a_score_that_is_not_finite_costs_its_own_rows_alone(tmp_path, kind):
     assert [reason.endswith("3 pixels.") for reason in reasons] == [True]
 
 
-def test_blocks_of_pixels_are_counted_as_all_at_once(folders, monkeypatch):
+def test_pixels__blocks_of_pixels_are_counted_as_all_at_once(folders, monkeypatch):
     place = folders[0]
     count = partial(count_folders, place / "truth", place / "answers", {"half": place / "half", "png": place / "png"})
     whole = count()
@@ -140,7 +140,7 @@ def test_blocks_of_pixels_are_counted_as_all_at_once(folders, monkeypatch):
     assert count().rows() == whole.rows() and np.array_equal(count().confusion, whole.confusion)
 
 
-def test_blocks_take_the_room_of_a_block():
+def test_pixel_counts__blocks_take_the_room_of_a_block():
     """A map of 48 million pixels must not take gigabytes."""
     truth = np.zeros((4000, 3000), np.uint8)
     u = np.random.default_rng(0).random(truth.shape, np.float32)
@@ -151,7 +151,7 @@ def test_blocks_take_the_room_of_a_block():
     assert most < 200 * pixels.BLOCK < 50 * truth.size
 
 
-def test_what_is_undefined_has_a_reason():
+def test_pixel_counts__what_is_undefined_has_a_reason():
     truth = np.array([[0, 1, 1]], np.uint8)
     rows, reasons = PixelCounts.from_maps(truth, truth, {"u": np.zeros((1, 3), np.float16)}, 2).rows()
     assert {row["metric"] for row in rows} == {"miou", "accuracy", "aurc"} and len(reasons) == 2
@@ -172,7 +172,7 @@ def test_what_is_undefined_has_a_reason():
         ("half", "1.png", np.zeros((6, 10), np.uint16), "1.npy and 1.png"),
     ],
 )
-def test_maps_that_do_not_fit_are_one_sentence(folders, folder, name, array, words):
+def test_pixels__maps_that_do_not_fit_are_one_sentence(folders, folder, name, array, words):
     place = folders[0]
     save(place / folder, name, array)
     with pytest.raises(BadInput, match=words):
@@ -181,7 +181,7 @@ def test_maps_that_do_not_fit_are_one_sentence(folders, folder, name, array, wor
 
 @pytest.mark.parametrize("folder", ["truth", "answers", "png"])
 @pytest.mark.parametrize("kind", [1, 2, 4, "JPEG"])
-def test_maps_whose_values_would_not_be_those_written_are_refused(folders, folder, kind):
+def test_pixels__maps_whose_values_would_not_be_those_written_are_refused(folders, folder, kind):
     """Of two equal maps, one written with 4 bits, the accuracy was 0.5."""
     labels, file = np.zeros((6, 10), np.uint8), folders[0] / folder / "1.png"
     Image.fromarray(labels).save(file, "JPEG") if kind == "JPEG" else file.write_bytes(grey_png(labels, kind))
@@ -190,7 +190,7 @@ def test_maps_whose_values_would_not_be_those_written_are_refused(folders, folde
 
 
 @pytest.mark.parametrize("kind", ["answers/1.png", "half/1.npy", "single/1.npz", "png/1.png"])
-def test_damaged_maps_are_sentences(folders, kind):
+def test_pixels__damaged_maps_are_sentences(folders, kind):
     """Flips and cuts of a map, and a pipe in its place: counted, or one sentence that names the file."""
     place, rng = folders[0], np.random.default_rng(2)
     folder, good = kind.partition("/")[0], (folders[0] / kind).read_bytes()
@@ -215,7 +215,7 @@ def test_damaged_maps_are_sentences(folders, kind):
         count_folders(place / "truth", place / "answers", scores)
 
 
-def test_folders_that_are_not_there(folders):
+def test_pixels__folders_that_are_not_there(folders):
     place = folders[0]
     with pytest.raises(BadInput, match=r"255.*300"):
         count_folders(place / "truth", place / "answers", {}, void=300)
@@ -228,7 +228,7 @@ def test_folders_that_are_not_there(folders):
         count_folders(place / "truth", place / "answers", {})
 
 
-def test_maps_that_are_large_are_read_and_those_that_fill_the_memory_refused(folders, monkeypatch, recwarn):
+def test_pixels__maps_that_are_large_are_read_and_those_that_fill_the_memory_refused(folders, monkeypatch, recwarn):
     place = folders[0]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)  # Pillow warns above it, and refuses above its double
     count_folders(place / "truth", place / "answers", {})
@@ -238,7 +238,7 @@ def test_maps_that_are_large_are_read_and_those_that_fill_the_memory_refused(fol
         count_folders(place / "truth", place / "answers", {})
 
 
-def test_the_command(folders, capsys):
+def test_evaluate__the_command(folders, capsys):
     place, truth, called, u = folders
     words = ["evaluate", "--labels", str(place / "truth"), "--predictions", str(place / "answers")]
     assert (
@@ -262,7 +262,7 @@ def test_the_command(folders, capsys):
     "words",
     [("--limit", "1"), ("--bootstrap", "10"), ("--group-by", "city"), ("--ood", "x=no.npz"), ("--val", "no.npz")],
 )
-def test_options_about_rows_are_refused(folders, capsys, words):
+def test_pixels__options_about_rows_are_refused(folders, capsys, words):
     place = folders[0]
     given = ["evaluate", "--labels", str(place / "truth"), "--predictions", str(place / "answers")]
     assert main([*given, *words]) == 2
@@ -270,7 +270,7 @@ def test_options_about_rows_are_refused(folders, capsys, words):
 
 
 @pytest.mark.parametrize("name", ["labels", "predictions"])
-def test_a_score_cannot_take_the_place_of_the_labels(folders, name):
+def test_pixels__a_score_cannot_take_the_place_of_the_labels(folders, name):
     place = folders[0]
     with pytest.raises(BadInput, match=name):
         count_folders(place / "truth", place / "answers", {name: place / "half"})

@@ -21,7 +21,7 @@ def noise(rng, n=150, scores=30):
     return {f"s{at}": rng.normal(size=n) for at in range(scores)}, rng.random(n) < 0.3
 
 
-def test_the_nested_figure_is_unbiased_where_the_naive_one_is_optimistic():
+def test_choose_among__the_nested_figure_is_unbiased_where_the_naive_one_is_optimistic():
     rng = np.random.default_rng(0)
     choices = []
     for seed in range(40):
@@ -36,7 +36,7 @@ def test_the_nested_figure_is_unbiased_where_the_naive_one_is_optimistic():
     assert np.mean([choice.beats_baseline for choice in choices]) <= 0.15
 
 
-def test_validation_rows_choose_and_test_rows_judge():
+def test_choose_among__validation_rows_choose_and_test_rows_judge():
     rng = np.random.default_rng(1)
     values = []
     for seed in range(40):
@@ -48,7 +48,7 @@ def test_validation_rows_choose_and_test_rows_judge():
     assert abs(np.mean(values) - 0.5) < 0.03
 
 
-def test_a_score_that_is_better_is_chosen_and_beats_the_baseline():
+def test_choose_among__a_score_that_is_better_is_chosen_and_beats_the_baseline():
     rng = np.random.default_rng(2)
     wrong = rng.random(800) < 0.3
     truth = wrong + 0.0
@@ -67,7 +67,7 @@ def test_a_score_that_is_better_is_chosen_and_beats_the_baseline():
     assert all(f"{c.naive:.3f} on the" not in score_choice_verdicts(c)[0] for c in (same, lower))
 
 
-def test_where_nothing_is_better_the_sentence_says_so():
+def test_choose_among__where_nothing_is_better_the_sentence_says_so():
     rng = np.random.default_rng(3)
     wrong = rng.random(300) < 0.3
     largest = wrong + rng.normal(size=300)
@@ -76,7 +76,7 @@ def test_where_nothing_is_better_the_sentence_says_so():
     assert "`msp`" in score_choice_verdicts(choice)[1] and "Gain" not in score_choice_verdicts(choice)[1]
 
 
-def test_the_area_of_unknown_rows_is_the_mean_over_sets_and_of_both_that_of_the_mixture():
+def test_question_rows__the_area_of_unknown_rows_is_the_mean_over_sets_and_of_both_that_of_the_mixture():
     rng = np.random.default_rng(4)
     u, wrong = {"a": rng.normal(size=200)}, rng.random(200) < 0.3
     outside = {"near": {"a": rng.normal(0.5, 1, 50)}, "far": {"a": rng.normal(2, 1, 400)}}
@@ -91,7 +91,7 @@ def test_the_area_of_unknown_rows_is_the_mean_over_sets_and_of_both_that_of_the_
     assert both == pytest.approx(metrics.auroc(metrics.Mixture(u["a"], wrong, one["far"]["a"], 0.2).ranking()))
 
 
-def test_sets_that_had_no_say():
+def test_choose_among__sets_that_had_no_say():
     """Each set has a score of its own: chosen by the other set, that score is useless."""
     rng = np.random.default_rng(5)
     u = {name: rng.normal(size=200) for name in ("msp", "sees_x", "sees_y")}
@@ -117,7 +117,7 @@ def card():
     return scorecard(dump(1), val=dump(2), ood=ood, val_ood=val_ood, only=only, calibration=None)
 
 
-def test_validation_rows_of_a_card_answer_what_they_can(card):
+def test_choose_scores__validation_rows_of_a_card_answer_what_they_can(card):
     (mistakes,) = choose_scores(card, "mistakes")
     assert mistakes.folds == 0 and mistakes.chosen_by == 300 and not mistakes.ood_validation
     (unknown,) = choose_scores(card, "unknown")
@@ -129,7 +129,7 @@ def test_validation_rows_of_a_card_answer_what_they_can(card):
     assert f"{nested.elsewhere:.3f}" in " ".join(score_choice_verdicts(nested))
 
 
-def test_scores_tuned_on_unknown_rows_are_never_mixed_with_the_others(card):
+def test_choose_scores__scores_tuned_on_unknown_rows_are_never_mixed_with_the_others(card):
     plain, tuned = choose_scores(card, "unknown", ood_tuned=["cheat"])
     assert plain.measure != "cheat" and "cheat" not in plain.areas and not plain.ood_tuned
     assert tuned.measure == "cheat" and set(tuned.areas) == {"cheat"} and tuned.ood_tuned
@@ -138,7 +138,7 @@ def test_scores_tuned_on_unknown_rows_are_never_mixed_with_the_others(card):
         choose_scores(card, "unknown", ood_tuned=["none"])
 
 
-def test_the_short_table_holds_the_best_and_the_baseline():
+def test_choose_among__the_short_table_holds_the_best_and_the_baseline():
     rng = np.random.default_rng(6)
     wrong = rng.random(400) < 0.3
     scores = {
@@ -151,7 +151,7 @@ def test_the_short_table_holds_the_best_and_the_baseline():
     assert len(scores_table(choice).rows) == 3
 
 
-def test_what_a_question_needs():
+def test_question_rows__what_a_question_needs():
     u = {"a": np.arange(9.0)}
     with pytest.raises(Undefined, match="no labels"):
         question_rows("mistakes", u, None, {})

@@ -29,13 +29,13 @@ def full():
     return scorecard(model(), model(seed=1), model(seed=2), {"far": out}, name="m", facts={"method": "erm"})
 
 
-def test_rows_have_the_designs_columns_and_finite_numbers(full):
+def test_scorecard__rows_have_the_designs_columns_and_finite_numbers(full):
     for row in full.rows:
         assert tuple(row) == COLUMNS
         assert np.isfinite(row["value"]) and row["n"] > 0 and row["method"] == "erm"
 
 
-def test_every_number_is_the_metric_of_the_measure(full):
+def test_scorecard__every_number_is_the_metric_of_the_measure(full):
     p, out = model(), model(150, seed=3, scale=1.0)
     wrong = p.logits[:, 0].argmax(1) != p.labels
     for name in ("msp", "gap", "entropy", "max_logit", "energy", "norm"):
@@ -54,7 +54,7 @@ def test_every_number_is_the_metric_of_the_measure(full):
     assert full.value("r_auroc", "entropy") == metrics.r_auroc(p.embeddings, p.labels, measures.entropy(p))
 
 
-def test_calibrated_rows_stand_beside_raw_ones_on_the_same_rows(full):
+def test_temperature__calibrated_rows_stand_beside_raw_ones_on_the_same_rows(full):
     scaled = temperature(model(seed=2))(model())
     wrong = model().logits[:, 0].argmax(1) != model().labels
     assert full.value("nll", calibrated=True) < full.value("nll")
@@ -66,7 +66,7 @@ def test_calibrated_rows_stand_beside_raw_ones_on_the_same_rows(full):
             assert raw[row["measure"], row["metric"], row["split"]] == row["n"]
 
 
-def test_what_cannot_be_said_has_a_reason(rng):
+def test_scorecard__what_cannot_be_said_has_a_reason(rng):
     card = scorecard(Predictions(logits=rng.normal(size=(5, 3))))
     assert {r["metric"] for r in card.reasons} >= {"predictions", "recall_at_1", "detection", "calibrated"}
     assert all(r["reason"].endswith(".") and set(r) == {"measure", "metric", "split", "reason"} for r in card.reasons)
@@ -74,7 +74,7 @@ def test_what_cannot_be_said_has_a_reason(rng):
         card.value("predictions")
 
 
-def test_all_right_is_a_reason_and_not_a_number():
+def test_scorecard__all_right_is_a_reason_and_not_a_number():
     labels = np.arange(6) % 3
     card = scorecard(Predictions(labels=labels, logits=5 * np.eye(3)[labels]))
     with pytest.raises(Undefined):
@@ -82,7 +82,7 @@ def test_all_right_is_a_reason_and_not_a_number():
     assert card.value("accuracy") == 1 and card.value("sac@0.99", "entropy") == 1
 
 
-def test_untaught_rows_are_out_domain():
+def test_scorecard__untaught_rows_are_out_domain():
     p = model()
     mixed = p.replace(in_distribution=np.arange(len(p)) % 4 > 0)
     card = scorecard(mixed)
@@ -99,7 +99,7 @@ def _probs(p):
     return e / e.sum(1, keepdims=True)
 
 
-def test_zero_probability_rows_are_counted():
+def test_scorecard__zero_probability_rows_are_counted():
     probs = np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])
     card = scorecard(Predictions(labels=[0, 0, 1], probs=probs))
     assert any(note.startswith("1 of 3 rows") for note in card.notes)
@@ -107,7 +107,7 @@ def test_zero_probability_rows_are_counted():
         card.value("auroc", "energy")
 
 
-def test_an_ensemble_disagrees_and_one_draw_cannot():
+def test_scorecard__an_ensemble_disagrees_and_one_draw_cannot():
     one, two = model(), model().replace(logits=model(seed=9).logits)
     card = scorecard(stack([one, two]))
     assert card.rows[0]["members"] == 2
@@ -116,7 +116,7 @@ def test_an_ensemble_disagrees_and_one_draw_cannot():
         scorecard(one).value("auroc", "mutual_information")
 
 
-def test_groups_get_rows_of_their_own():
+def test_scorecard__groups_get_rows_of_their_own():
     p = model(groups={"severity": np.arange(400) % 3})
     card = scorecard(p, by=("severity",))
     rows = [r for r in card.rows if r["subgroup"] == "severity=1" and r["metric"] == "accuracy"]
@@ -126,7 +126,7 @@ def test_groups_get_rows_of_their_own():
         scorecard(p, by=("weather",))
 
 
-def test_rows_without_human_votes_are_left_out_and_counted():
+def test_scorecard__rows_without_human_votes_are_left_out_and_counted():
     votes = np.random.default_rng(0).integers(1, 9, (400, 6))
     votes[::4] = 0
     card = scorecard(model(annotations=votes))
@@ -142,7 +142,7 @@ def test_rows_without_human_votes_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize(("shift", "words"), [(0, calibration.EDGES["right"]), (1, calibration.EDGES["wrong"])])
-def test_a_temperature_at_the_edge_is_a_note_that_says_which_edge_and_why(shift, words):
+def test_scorecard__a_temperature_at_the_edge_is_a_note_that_says_which_edge_and_why(shift, words):
     val = Predictions(logits=np.eye(6), labels=(np.arange(6) + shift) % 6)
     card = scorecard(model(), val=val, only=["entropy"])
     assert any(words in note for note in card.notes)
@@ -152,7 +152,7 @@ def test_a_temperature_at_the_edge_is_a_note_that_says_which_edge_and_why(shift,
     )
 
 
-def test_human_votes_and_crops():
+def test_scorecard__human_votes_and_crops():
     rng = np.random.default_rng(5)
     p = model(annotations=rng.integers(1, 9, size=(400, 6)))
     card = scorecard(p)
@@ -163,7 +163,7 @@ def test_human_votes_and_crops():
     assert card.value("crop_agreement", "entropy") == metrics.crop_agreement(u[:200], u[200:])
 
 
-def test_native_and_other_scores_are_measures():
+def test_scorecard__native_and_other_scores_are_measures():
     rng = np.random.default_rng(6)
     p = model(scores={"native": rng.random(400), "depth": rng.random(400)})
     wrong = p.logits[:, 0].argmax(1) != p.labels
@@ -178,7 +178,7 @@ def test_native_and_other_scores_are_measures():
         scorecard(p, only=("width",))
 
 
-def test_a_score_with_the_name_of_a_measure_is_told_from_it():
+def test_scorecard__a_score_with_the_name_of_a_measure_is_told_from_it():
     p = model(scores={"entropy": np.random.default_rng(6).random(400)})
     wrong = p.logits[:, 0].argmax(1) != p.labels
     card = scorecard(p, only=("entropy", "scores/entropy"))
@@ -187,7 +187,7 @@ def test_a_score_with_the_name_of_a_measure_is_told_from_it():
     assert measures.uncertainty("scores/entropy", p).tolist() == p.scores["entropy"].tolist()
 
 
-def test_bad_wishes():
+def test_scorecard__bad_wishes():
     with pytest.raises(BadInput, match="no calibration named 'platt'"):
         scorecard(model(), calibration="platt")
     with pytest.raises(BadInput, match="classes"):
@@ -198,7 +198,7 @@ def test_bad_wishes():
         scorecard(model(in_distribution=np.zeros(400, bool)))
 
 
-def test_a_density_fitted_on_validation_sets_its_threshold_on_rows_it_has_not_seen():
+def test_scorecard__a_density_fitted_on_validation_sets_its_threshold_on_rows_it_has_not_seen():
     val, test = model(60, seed=2), model(400)
     card = scorecard(test, val=val, ood=model(50, seed=4).replace(labels=None), only=("gmm",))
     seen = metrics.threshold(measures.gmm(val)(val))
@@ -208,19 +208,19 @@ def test_a_density_fitted_on_validation_sets_its_threshold_on_rows_it_has_not_se
     assert card.value("in_as_in", "gmm") == metrics.in_as_in(measures.gmm(val)(test), cut)
 
 
-def test_zero_probability_rows_are_in_the_reasons_too():
+def test_scorecard__zero_probability_rows_are_in_the_reasons_too():
     card = scorecard(Predictions(labels=[0, 0, 1], probs=np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])))
     assert any(r["metric"] == "nll" and r["reason"].startswith("1 of 3 rows") for r in card.reasons)
     assert np.isfinite(card.value("nll"))
 
 
 @pytest.mark.parametrize("name", ["test", "val", "ood_rows"])
-def test_out_domain_data_cannot_take_the_name_of_other_rows(name):
+def test_scorecard__out_domain_data_cannot_take_the_name_of_other_rows(name):
     with pytest.raises(BadInput, match=repr(name)):
         scorecard(model(), ood={name: model()})
 
 
-def test_paths_and_dicts_are_welcome(tmp_path):
+def test_scorecard__paths_and_dicts_are_welcome(tmp_path):
     p = model()
     p.save(tmp_path / "p.npz")
     raw = {"labels": p.labels, "logits": p.logits}
@@ -228,7 +228,7 @@ def test_paths_and_dicts_are_welcome(tmp_path):
     assert np.isfinite(scorecard(raw, ood={"far": raw}).value("auroc", "entropy", "far"))
 
 
-def test_a_plug_in_that_gives_nan_becomes_a_reason(monkeypatch):
+def test_scorecard__a_plug_in_that_gives_nan_becomes_a_reason(monkeypatch):
     from nescio.metrics._spec import Metric
 
     broken = Metric("broken", lambda u, wrong: float("nan"), ("ranking",), "higher", False)
@@ -238,7 +238,7 @@ def test_a_plug_in_that_gives_nan_becomes_a_reason(monkeypatch):
     assert any(r["metric"] == "broken" and "not a number" in r["reason"] for r in card.reasons)
 
 
-def test_a_part_says_itself_how_a_scorecard_takes_it(monkeypatch):
+def test_scorecard__a_part_says_itself_how_a_scorecard_takes_it(monkeypatch):
     """Options of a fitted measure, a training loop, row blocks and class-wise metrics are facts of the parts' own."""
     from nescio.measures._spec import Measure
     from nescio.metrics._spec import Metric
@@ -268,17 +268,17 @@ def test_a_part_says_itself_how_a_scorecard_takes_it(monkeypatch):
         scorecard(dump, classwise=False).value("count")
 
 
-def test_a_small_validation_dump_serves_as_reference():
+def test_scorecard__a_small_validation_dump_serves_as_reference():
     card = scorecard(model(), val=model(12, seed=2), only=("knn_distance",))
     assert np.isfinite(card.value("in_as_in", "knn_distance"))
 
 
-def test_a_validation_dump_that_cannot_calibrate_costs_only_the_calibration():
+def test_scorecard__a_validation_dump_that_cannot_calibrate_costs_only_the_calibration():
     card = scorecard(model(), val=model(1, seed=2))
     assert np.isfinite(card.value("accuracy"))
 
 
-def test_a_measure_is_not_called_without_what_it_needs(monkeypatch):
+def test_scorecard__a_measure_is_not_called_without_what_it_needs(monkeypatch):
     from nescio.measures import Measure, measure, uncertainty
     from nescio.measures import registry as known
 
@@ -307,7 +307,7 @@ def test_a_measure_is_not_called_without_what_it_needs(monkeypatch):
         measure("plain", needs=("pixels",))
 
 
-def test_a_calibration_in_doubt_says_so():
+def test_scorecard__a_calibration_in_doubt_says_so():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 400)
     dump = Predictions(labels=labels, logits=2 * np.eye(4)[labels] + rng.normal(size=(400, 4)))
@@ -320,7 +320,7 @@ def test_a_calibration_in_doubt_says_so():
     assert scorecard(test, val=right).calibration_warning == calibration.temperature(right).note
 
 
-def test_a_first_look_with_validation_rows_imports_no_scipy(tmp_path):
+def test_scorecard__a_first_look_with_validation_rows_imports_no_scipy(tmp_path):
     """Its import took longer than all numbers of a small file."""
     code = """
 import sys
@@ -340,7 +340,7 @@ print([name for name in sys.modules if name.startswith("scipy")])
     assert found.stdout.strip() == "[]"
 
 
-def test_heavy_measures_of_large_dumps_are_asked_for(monkeypatch):
+def test_scorecard__heavy_measures_of_large_dumps_are_asked_for(monkeypatch):
     monkeypatch.setattr("nescio.analysis.measure_scores.LARGE", 400 * 6 - 1)
     usual = scorecard(model())
     with pytest.raises(Undefined, match="large"):

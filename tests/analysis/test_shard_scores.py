@@ -36,7 +36,7 @@ def values(card):
 
 
 @pytest.mark.parametrize(("draws", "size"), [(1, 100), (3, 250), (1, 899)])
-def test_the_numbers_are_those_of_the_whole_dump(draws, size):
+def test_scorecard_of_shards__the_numbers_are_those_of_the_whole_dump(draws, size):
     test, far = dump(draws=draws), dump(300, 1, draws)
     outside = Predictions(logits=far.logits, scores=far.scores, in_distribution=False)
     whole = values(scorecard(test, ood={"far": outside}))
@@ -51,7 +51,7 @@ def test_the_numbers_are_those_of_the_whole_dump(draws, size):
             assert value == whole[key][0], key
 
 
-def test_rows_that_were_not_in_training_are_detected_though_a_shard_has_only_such():
+def test_scorecard_of_shards__rows_that_were_not_in_training_are_detected_though_a_shard_has_only_such():
     in_distribution = np.arange(900) >= 300
     test = dump(in_distribution=in_distribution)
     whole, made = (values(card) for card in (scorecard(test), scorecard_of_shards(shards(test, 100))))
@@ -62,7 +62,7 @@ def test_rows_that_were_not_in_training_are_detected_though_a_shard_has_only_suc
         scorecard_of_shards([test.take(slice(0, 300))])
 
 
-def test_what_is_left_out_has_its_reason_and_what_is_rounded_its_bound(monkeypatch):
+def test_scorecard_of_shards__what_is_left_out_has_its_reason_and_what_is_rounded_its_bound(monkeypatch):
     monkeypatch.setattr(_score_counts, "MAX_SCORES", 64)
     test = dump()
     card, whole = scorecard_of_shards(shards(test, 300)), values(scorecard(test))
@@ -75,7 +75,7 @@ def test_what_is_left_out_has_its_reason_and_what_is_rounded_its_bound(monkeypat
             assert abs(value - whole[measure, metric, split][0]) <= 1.05 * bound
 
 
-def test_a_measure_that_one_shard_lacks_is_lost_alone():
+def test_scorecard_of_shards__a_measure_that_one_shard_lacks_is_lost_alone():
     parts = shards(dump(), 300)
     parts[1] = parts[1].replace(scores={"native": parts[1].scores["native"]})
     made = values(scorecard_of_shards(parts))
@@ -99,11 +99,11 @@ def told(capsys, *words):
     return file
 
 
-def test_a_folder_of_shards_is_evaluated_as_one_file(folder, capsys):
+def test_evaluate__a_folder_of_shards_is_evaluated_as_one_file(folder, capsys):
     assert told(capsys, folder / "shards")["rows"] == told(capsys, folder / "whole.npz")["rows"]
 
 
-def test_a_large_folder_is_read_shard_by_shard(folder, capsys, monkeypatch):
+def test_evaluate__a_large_folder_is_read_shard_by_shard(folder, capsys, monkeypatch):
     whole = told(capsys, folder / "whole.npz")["rows"]
     monkeypatch.setattr(inputs, "AT_ONCE", 0)
     rows = told(capsys, folder / "shards", "--ood", f"far={folder / 'whole.npz'}")["rows"]

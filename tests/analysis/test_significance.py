@@ -19,7 +19,7 @@ from nescio.analysis.significance import (
 from nescio.report.format import describe_best
 
 
-def test_placements_average_to_the_auroc_ties_counted_half():
+def test_delong_components__placements_average_to_the_auroc_ties_counted_half():
     rng = np.random.default_rng(0)
     u, positive = rng.integers(0, 6, 80), rng.random(80) < 0.4
     placed = delong_components(u[~positive], {"": u[positive]}, {"": 1.0})
@@ -30,7 +30,7 @@ def test_placements_average_to_the_auroc_ties_counted_half():
     np.testing.assert_allclose(above, brute)
 
 
-def test_kinds_of_positive_rows_are_a_weighted_mean_with_the_variance_of_its_samples():
+def test_area_interval__kinds_of_positive_rows_are_a_weighted_mean_with_the_variance_of_its_samples():
     """Drawn again and again, the area spreads as one sample says it does."""
     rng = np.random.default_rng(3)
     weights = {"few": 0.7, "many": 0.3}
@@ -50,7 +50,7 @@ def test_kinds_of_positive_rows_are_a_weighted_mean_with_the_variance_of_its_sam
     assert 0.9 <= np.mean(inside) <= 0.98
 
 
-def test_a_measure_is_rarely_told_from_one_that_is_as_good():
+def test_best_measure__a_measure_is_rarely_told_from_one_that_is_as_good():
     """Two measures with the same noise: at 95 %, about one data set in twenty tells them apart."""
     rng, told = np.random.default_rng(1), 0
     for _ in range(400):
@@ -60,7 +60,7 @@ def test_a_measure_is_rarely_told_from_one_that_is_as_good():
     assert 0.02 <= told / 400 <= 0.09
 
 
-def test_a_better_measure_is_told_from_worse_ones_and_a_copy_is_not():
+def test_best_measure__a_better_measure_is_told_from_worse_ones_and_a_copy_is_not():
     rng = np.random.default_rng(2)
     wrong = rng.random(600) < 0.3
     good = 2 * wrong + rng.normal(size=600)
@@ -70,7 +70,7 @@ def test_a_better_measure_is_told_from_worse_ones_and_a_copy_is_not():
     assert best.auroc == pytest.approx(metrics.auroc(good, wrong))
 
 
-def test_too_few_errors_are_undefined():
+def test_best_measure__too_few_errors_are_undefined():
     with pytest.raises(Undefined):
         best_measure({"a": np.arange(5.0), "b": np.arange(5.0)}, [True, False, False, False, False])
 
@@ -107,7 +107,7 @@ def apart(lines: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
     }
 
 
-def test_common_runs_are_compared_by_scipys_paired_t_test() -> None:
+def test_compare_with_best__common_runs_are_compared_by_scipys_paired_t_test() -> None:
     verdict = compare_with_best(LINES)
     differences = {row["model"]: row for row in verdict.differences}
     assert verdict.tests == (PAIRED,) and verdict.best == "a" and set(differences) == {"b", "c"}
@@ -126,7 +126,7 @@ def test_common_runs_are_compared_by_scipys_paired_t_test() -> None:
     assert (row["best"], row["model"]) == ("b", "a") and row["difference"] > 0
 
 
-def test_equals_are_what_a_paired_test_does_not_separate() -> None:
+def test_compare_with_best__equals_are_what_a_paired_test_does_not_separate() -> None:
     near = {seed: 0.9 + 0.01 * seed for seed in range(5)}
     noisy = {seed: value + (-1) ** seed * 0.03 for seed, value in near.items()}
     far = {seed: value - 0.2 - 0.001 * seed for seed, value in near.items()}
@@ -134,7 +134,7 @@ def test_equals_are_what_a_paired_test_does_not_separate() -> None:
     assert compare_with_best({"a": near, "c": far}, "lower").equals == {"c"}
 
 
-def test_holm_marks_lines_that_single_tests_would_not() -> None:
+def test_compare_with_best__holm_marks_lines_that_single_tests_would_not() -> None:
     """One p-value of 0.03 is significant alone, and not among four comparisons."""
     rng = np.random.default_rng(5)
     lines = {"best": dict(enumerate(rng.normal(1, 0.01, 5)))}
@@ -149,7 +149,7 @@ def test_holm_marks_lines_that_single_tests_would_not() -> None:
     assert verdict.equals > {"best", *alone}
 
 
-def test_runs_that_are_not_shared_are_compared_by_scipys_welch_test() -> None:
+def test_compare_with_best__runs_that_are_not_shared_are_compared_by_scipys_welch_test() -> None:
     lines = {name: LINES[name] for name in "ab"}
     verdict = compare_with_best(apart(lines))
     (row,) = verdict.differences
@@ -160,7 +160,7 @@ def test_runs_that_are_not_shared_are_compared_by_scipys_welch_test() -> None:
     assert noisy["p"] > row["p"]
 
 
-def test_one_run_is_tested_by_the_noise_of_its_images_or_not_at_all() -> None:
+def test_compare_with_best__one_run_is_tested_by_the_noise_of_its_images_or_not_at_all() -> None:
     lines = {"a": {0: 0.8}, "b": {0: 0.7}}
     verdict = compare_with_best(lines)
     (row,) = verdict.differences
@@ -171,12 +171,12 @@ def test_one_run_is_tested_by_the_noise_of_its_images_or_not_at_all() -> None:
     assert row["p"] == pytest.approx(2 * norm.sf(0.1 / 0.04))
 
 
-def test_two_common_runs_are_too_few_for_a_test() -> None:
+def test_compare_with_best__two_common_runs_are_too_few_for_a_test() -> None:
     two = {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.2, 1: 2.9}}  # p = 0.36: a test of two would mark nearly every line
     assert compare_with_best(two).equals == {"b"}
 
 
-def test_one_network_is_compared_by_the_test_of_its_images() -> None:
+def test_compare_with_best__one_network_is_compared_by_the_test_of_its_images() -> None:
     lines = {"a": {0: 0.8}, "b": {0: 0.7}, "c": {0: 0.6}}
     p = {"b": 0.03, "c": 0.001}
     verdict = compare_with_best(lines, images=("test of images", lambda line, best: (None, None, p[line])))
@@ -185,13 +185,13 @@ def test_one_network_is_compared_by_the_test_of_its_images() -> None:
     assert compare_with_best(lines, images=("test", lambda line, best: (None, None, p[line]))).equals == {"a", "b"}
 
 
-def test_equal_runs_have_p_1() -> None:
+def test_compare_with_best__equal_runs_have_p_1() -> None:
     runs = {0: 0.5, 1: 0.6, 2: 0.7}
     (row,) = compare_with_best({"a": runs, "b": dict(runs)}).differences
     assert row["p"] == 1.0
 
 
-def test_a_single_run_has_the_variance_of_the_others() -> None:
+def test_compare_with_best__a_single_run_has_the_variance_of_the_others() -> None:
     """Without the variance of the other lines, one lucky network would differ significantly from the best."""
     lines = {"a": {0: 0.60, 1: 0.64}, "b": {0: 0.55, 1: 0.59}, "c": {0: 0.56}}
     images = dict.fromkeys(lines, 1e-6)

@@ -107,21 +107,21 @@ def kept_promises(method, population, n, risk, draws, seed=0):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("population", [Power(), Atoms(), ConfidentlyWrong()], ids=lambda p: type(p).__name__)
-def test_the_guarantee_holds_against_the_population_over_a_thousand_draws(method, population):
+def test_thresholds__the_guarantee_holds_against_the_population_over_a_thousand_draws(method, population):
     broken, coverage = kept_promises(method, population, 1500, 0.05, draws=1000)
     assert broken <= stats.binom.ppf(0.999, 1000, DELTA) / 1000
     assert coverage >= 0.6 * population.oracle(0.05)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_coverage_comes_close_to_the_oracles_with_many_rows(method):
+def test_thresholds__coverage_comes_close_to_the_oracles_with_many_rows(method):
     population = Power()
     broken, coverage = kept_promises(method, population, 20_000, 0.02, draws=60)
     assert broken <= stats.binom.ppf(0.999, 60, DELTA) / 60
     assert coverage >= 0.9 * population.oracle(0.02)
 
 
-def test_the_empirical_threshold_breaks_the_promise_most_of_the_time():
+def test_thresholds__the_empirical_threshold_breaks_the_promise_most_of_the_time():
     """What one does without a guarantee: the most coverage whose own share of errors is small enough."""
     rng, population, broken = np.random.default_rng(0), Power(), 0
     for _ in range(300):
@@ -145,7 +145,7 @@ def test_sgr_without_the_shared_delta_would_not_hold_at_a_hard_population():
 
 
 @pytest.mark.parametrize("population", [Power(), ConfidentlyWrong()], ids=lambda p: type(p).__name__)
-def test_several_starts_keep_more_than_a_sequence_that_one_early_error_ends(population):
+def test_ltt__several_starts_keep_more_than_a_sequence_that_one_early_error_ends(population):
     once = kept_promises(lambda *x: ltt(*x, starts=1), population, 4000, 0.03, draws=100)
     several = kept_promises(ltt, population, 4000, 0.03, draws=100)
     assert several[1] > once[1]
@@ -162,13 +162,13 @@ def tail(errors, rows, risk):
 
 @pytest.mark.parametrize("delta", [0.2, 0.05, 0.05 / 16])
 @pytest.mark.parametrize(("errors", "rows"), [(0, 1), (0, 59), (1, 2), (3, 40), (39, 40), (7, 200)])
-def test_the_limit_inverts_the_exact_binomial_tail(errors, rows, delta):
+def test_upper_limit__the_limit_inverts_the_exact_binomial_tail(errors, rows, delta):
     limit = upper_limit(errors, rows, delta)
     assert tail(errors, rows, limit) == pytest.approx(delta, rel=1e-9)
     assert limit == pytest.approx(stats.beta.ppf(1 - delta, errors + 1, rows - errors), rel=1e-9)
 
 
-def test_limits_at_the_ends():
+def test_upper_limit__limits_at_the_ends():
     assert upper_limit(5, 5, 0.05) == 1
     assert upper_limit(0, 299, 0.05) == pytest.approx(1 - 0.05 ** (1 / 299), rel=1e-12)
     assert upper_limit([0, 2], [10, 2], 0.1).tolist() == [pytest.approx(1 - 0.1**0.1), 1]
@@ -219,7 +219,7 @@ def slow_ltt(u, wrong, risk, delta, starts=5, grid=100):
 
 @pytest.mark.parametrize(("method", "slow"), [(sgr, slow_sgr), (ltt, slow_ltt)])
 @pytest.mark.parametrize("values", [10**6, 30, 4])
-def test_equal_to_their_definitions(method, slow, values):
+def test_thresholds__equal_to_their_definitions(method, slow, values):
     rng = np.random.default_rng(values)
     found = []
     for _ in range(25):
@@ -233,7 +233,7 @@ def test_equal_to_their_definitions(method, slow, values):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_said_of_a_threshold_is_true_of_the_rows(method):
+def test_thresholds__what_is_said_of_a_threshold_is_true_of_the_rows(method):
     rng = np.random.default_rng(1)
     u = np.round(rng.random(3000), 2)  # ties: a threshold takes a whole group or none of it
     wrong = rng.random(3000) < 0.6 * u**3
@@ -246,7 +246,7 @@ def test_what_is_said_of_a_threshold_is_true_of_the_rows(method):
     assert method(u[shuffled], wrong[shuffled], 0.05, DELTA) == found
 
 
-def test_the_bound_of_sgr_is_the_limit_at_its_share_of_delta():
+def test_sgr__the_bound_of_sgr_is_the_limit_at_its_share_of_delta():
     rng = np.random.default_rng(2)
     u = rng.random(1000)
     found = sgr(u, rng.random(1000) < 0.5 * u**3, 0.08, DELTA)
@@ -255,7 +255,7 @@ def test_the_bound_of_sgr_is_the_limit_at_its_share_of_delta():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_always_right_is_full_coverage_and_always_wrong_is_none(method):
+def test_thresholds__always_right_is_full_coverage_and_always_wrong_is_none(method):
     u = np.random.default_rng(0).random(1000)
     right = method(u, np.zeros(1000, bool), 0.02, DELTA)
     assert right.coverage == 1 and right.threshold == u.max()
@@ -270,33 +270,33 @@ def sure_and_wrong():
     return row / 2000, (row < 16) | (row >= 620)
 
 
-def test_bisection_may_miss_what_learn_then_test_finds():
+def test_sgr__bisection_may_miss_what_learn_then_test_finds():
     missed = sgr(*sure_and_wrong(), 0.05, DELTA)
     assert not missed.attainable and missed.smallest_limit < 0.05
     assert ltt(*sure_and_wrong(), 0.05, DELTA).accepted > 600
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_tie_group_is_all_or_nothing(method):
+def test_thresholds__one_tie_group_is_all_or_nothing(method):
     wrong = np.arange(400) < 4
     assert method(np.zeros(400), wrong, 0.05, DELTA).coverage == 1
     assert method(np.zeros(400), wrong, 0.01, DELTA).threshold is None
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_too_few_rows_promise_nothing_and_say_what_they_could(method):
+def test_thresholds__too_few_rows_promise_nothing_and_say_what_they_could(method):
     found = method(np.arange(100) / 100, np.zeros(100, bool), 0.01, DELTA)
     assert found.threshold is None and found.smallest_limit == pytest.approx(1 - found.level ** (1 / 100))
     assert found.smallest_limit > 0.01
 
 
-def test_single_rows():
+def test_sgr__single_rows():
     assert sgr([0.3], [False], 0.97, DELTA).threshold == 0.3  # 1 − 0.05 = 0.95
     assert sgr([0.3], [False], 0.9, DELTA).threshold is None
     assert ltt([0.3], [True], 0.97, DELTA).threshold is None
 
 
-def test_at_a_coverage_the_limit_needs_no_sharing():
+def test_at_coverage__at_a_coverage_the_limit_needs_no_sharing():
     rng = np.random.default_rng(3)
     u, wrong = np.round(rng.random(500), 1), rng.random(500) < 0.1
     found = at_coverage(u, wrong, 0.52, DELTA)
@@ -305,7 +305,7 @@ def test_at_a_coverage_the_limit_needs_no_sharing():
     assert found.bound == upper_limit(int(wrong[kept].sum()), int(kept.sum()), DELTA) and found.risk is None
 
 
-def test_the_limit_at_a_coverage_holds_against_the_population():
+def test_at_coverage__the_limit_at_a_coverage_holds_against_the_population():
     rng, population = np.random.default_rng(4), Power()
     broken = 0
     for _ in range(1000):
@@ -325,14 +325,14 @@ def test_the_limit_at_a_coverage_holds_against_the_population():
         ({"u": [1]}, "rows"),
     ],
 )
-def test_bad_questions_are_sentences(method, change, word):
+def test_thresholds__bad_questions_are_sentences(method, change, word):
     asked = {"u": [0.1, 0.2], "wrong": [True, False], "risk": 0.1, "delta": 0.05} | change
     with pytest.raises(BadInput, match=word):
         method(**asked)
 
 
 @pytest.mark.parametrize("population", [Power(), Atoms(), ConfidentlyWrong()])
-def test_what_more_rows_would_buy_is_about_what_they_buy(population):
+def test_expected_coverage__what_more_rows_would_buy_is_about_what_they_buy(population):
     rng = np.random.default_rng(6)
     estimates = [expected_coverage(*population.draw(rng, 1000), 0.05, DELTA, rows=2000) for _ in range(20)]
     bought = [ltt(*population.draw(rng, 2000), 0.05, DELTA).coverage for _ in range(60)]
@@ -360,7 +360,7 @@ def two_class_risk(u, temperature, true=2.5, longest=12.0):
 
 
 @pytest.mark.parametrize("method", ["ltt", "sgr", "both"])
-def test_with_a_fitted_temperature_the_promise_still_holds(method):
+def test_guarantee_threshold__with_a_fitted_temperature_the_promise_still_holds(method):
     rng, broken, temperatures, coverage = np.random.default_rng(5), 0, [], []
     for seed in range(60):
         found = guarantee_threshold(two_class_dump(rng, 1500), risk=0.05, method=method, temperature="fit", seed=seed)
@@ -372,7 +372,7 @@ def test_with_a_fitted_temperature_the_promise_still_holds(method):
     assert np.median(temperatures) == pytest.approx(2.5, rel=0.1) and np.mean(coverage) > 0.3
 
 
-def test_the_guarantee_sees_no_row_that_the_temperature_saw():
+def test_guarantee_threshold__the_guarantee_sees_no_row_that_the_temperature_saw():
     dump = two_class_dump(np.random.default_rng(6), 1000)
     found = guarantee_threshold(dump, risk=0.05, temperature="fit", fit_rows=300, seed=9)
     chosen, rest = stratified_split(dump, 300, 9)
@@ -387,14 +387,14 @@ def test_the_guarantee_sees_no_row_that_the_temperature_saw():
     assert moved.guarantee.accepted == found.guarantee.accepted  # a temperature keeps the order of two classes
 
 
-def test_a_temperature_from_validation_rows_leaves_all_rows_to_the_guarantee():
+def test_guarantee_threshold__a_temperature_from_validation_rows_leaves_all_rows_to_the_guarantee():
     rng = np.random.default_rng(7)
     dump, val = two_class_dump(rng, 800), two_class_dump(rng, 500)
     found = guarantee_threshold(dump, risk=0.06, temperature="fit", val=val)
     assert found.guarantee.n == 800 and found.fitted == 500
 
 
-def test_rows_are_divided_evenly_over_classes_and_alike_in_any_order():
+def test_stratified_split__rows_are_divided_evenly_over_classes_and_alike_in_any_order():
     rng = np.random.default_rng(8)
     labels = rng.choice(6, 500, p=[0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
     dump = Predictions(labels=labels, logits=rng.normal(size=(500, 6)), index=rng.permutation(10_000)[:500])
@@ -408,7 +408,7 @@ def test_rows_are_divided_evenly_over_classes_and_alike_in_any_order():
     assert set(stratified_split(dump, 77, 4)[0]) != set(chosen)
 
 
-def test_every_row_has_the_same_chance_to_be_set_aside():
+def test_stratified_split__every_row_has_the_same_chance_to_be_set_aside():
     """Rounding by class would favour rows of some classes, and the rest would be of another population."""
     labels = np.repeat([0, 1, 2, 3], [3, 7, 11, 29])
     dump = Predictions(labels=labels, logits=np.zeros((50, 4)))
@@ -419,7 +419,7 @@ def test_every_row_has_the_same_chance_to_be_set_aside():
     assert np.abs(taken / 4000 - p).max() < 5 * math.sqrt(p * (1 - p) / 4000)
 
 
-def test_measures_scores_and_dropout():
+def test_guarantee_threshold__measures_scores_and_dropout():
     rng = np.random.default_rng(9)
     dump = two_class_dump(rng, 2000)
     logs = np.log(rng.dirichlet([1, 1], 2000))
@@ -438,7 +438,7 @@ def test_measures_scores_and_dropout():
     assert found.guarantee.errors == wrong[kept].sum()
 
 
-def test_both_shares_delta_and_takes_the_larger_coverage():
+def test_guarantee_threshold__both_shares_delta_and_takes_the_larger_coverage():
     dump = two_class_dump(np.random.default_rng(10), 3000)
     both = guarantee_threshold(dump, risk=0.05, method="both")
     alone = [guarantee_threshold(dump, risk=0.05, delta=DELTA / 2, method=name).guarantee for name in ("ltt", "sgr")]
@@ -446,7 +446,7 @@ def test_both_shares_delta_and_takes_the_larger_coverage():
     assert both.guarantee.accepted == max(each.accepted for each in alone)
 
 
-def test_rows_of_classes_that_were_not_taught_are_left_out():
+def test_guarantee_threshold__rows_of_classes_that_were_not_taught_are_left_out():
     dump = two_class_dump(np.random.default_rng(11), 1000)
     in_distribution = np.arange(1000) % 4 > 0
     labels = np.where(in_distribution, dump.labels, 77)
@@ -457,7 +457,7 @@ def test_rows_of_classes_that_were_not_taught_are_left_out():
     )
 
 
-def test_judging_other_rows():
+def test_guarantee_threshold__judging_other_rows():
     rng = np.random.default_rng(12)
     dump, other = two_class_dump(rng, 2000), two_class_dump(rng, 700)
     found = guarantee_threshold(dump, risk=0.05, temperature=2.0)
@@ -486,13 +486,13 @@ def test_judging_other_rows():
         ({"coverage": 0}, "coverage"),
     ],
 )
-def test_bad_settings_are_sentences(options, word):
+def test_guarantee_threshold__bad_settings_are_sentences(options, word):
     dump = two_class_dump(np.random.default_rng(0), 50)
     with pytest.raises(BadInput, match=word):
         guarantee_threshold(dump, **options)
 
 
-def test_rows_that_earn_the_guarantee_fit_no_temperature():
+def test_guarantee_threshold__rows_that_earn_the_guarantee_fit_no_temperature():
     rng = np.random.default_rng(3)
     dump = two_class_dump(rng, 300)
     for copy in (dump, dump.take(rng.permutation(300)), dump.replace(index=np.arange(300) + 5)):
@@ -500,13 +500,13 @@ def test_rows_that_earn_the_guarantee_fit_no_temperature():
             guarantee_threshold(dump, risk=0.1, temperature="fit", val=copy)
 
 
-def test_more_rows_mean_nothing_where_the_coverage_is_given():
+def test_guarantee_threshold__more_rows_mean_nothing_where_the_coverage_is_given():
     found = guarantee_threshold(two_class_dump(np.random.default_rng(0), 300), coverage=0.5)
     with pytest.raises(BadInput, match="coverage"):
         found.with_more_rows(2)
 
 
-def test_no_labels_and_nothing_taught():
+def test_guarantee_threshold__no_labels_and_nothing_taught():
     dump = two_class_dump(np.random.default_rng(0), 50)
     with pytest.raises(BadInput, match="no labels"):
         guarantee_threshold(dump.replace(labels=None), risk=0.1)
@@ -532,7 +532,7 @@ def ask(capsys, *words):
     return code, said.out, said.err
 
 
-def test_more_rows_never_seem_to_cost_answers(capsys, tmp_path):
+def test_thresholds__more_rows_never_seem_to_cost_answers(capsys, tmp_path):
     """Where all is answered by luck, resamples answer less; that is nothing that more rows would buy."""
     labels = np.arange(60) % 4
     np.savez(tmp_path / "all.npz", labels=labels, logits=np.eye(4)[0] * (2 - (labels[:, None] > 0)))
@@ -540,7 +540,7 @@ def test_more_rows_never_seem_to_cost_answers(capsys, tmp_path):
     assert "(coverage 100 %)" in out and "More rows" in out and "as many rows" not in out
 
 
-def test_a_measure_that_is_the_same_for_all_rows_has_no_threshold(capsys, files):
+def test_guarantee_threshold__a_measure_that_is_the_same_for_all_rows_has_no_threshold(capsys, files):
     code, out, err = ask(capsys, "threshold", files / "preds.npz", "--coverage", 0.5, "--measure", "mutual_information")
     assert code == 2 and out == "" and "mutual_information" in err and "entropy" in err
     with pytest.raises(BadInput, match="temperature_of_the_day"):
@@ -548,7 +548,7 @@ def test_a_measure_that_is_the_same_for_all_rows_has_no_threshold(capsys, files)
         guarantee_threshold(same, risk=0.5, measure="temperature_of_the_day")
 
 
-def test_json_says_what_to_do(capsys, files):
+def test_upper_limit__json_says_what_to_do(capsys, files):
     code, out, err = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--format", "json")
     found = json.loads(out)
     assert code == 0 and err == "" and found["attainable"]
@@ -568,7 +568,7 @@ def test_json_says_what_to_do(capsys, files):
     assert fewer["coverage"] < found["coverage"]
 
 
-def test_the_sentences(capsys, files):
+def test_thresholds__the_sentences(capsys, files):
     code, out, _ = ask(
         capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--fit-temperature", "--test", files / "other.npz"
     )
@@ -588,7 +588,7 @@ def test_the_sentences(capsys, files):
     assert "coverage 80 %" in out and "top probability" not in out
 
 
-def test_what_bisection_missed_is_not_called_unattainable(capsys, tmp_path):
+def test_thresholds__what_bisection_missed_is_not_called_unattainable(capsys, tmp_path):
     u, wrong = sure_and_wrong()
     surest = 1 - u / 2
     Predictions(probs=np.stack([surest, 1 - surest], 1), labels=wrong.astype(int)).save(tmp_path / "p.npz")
@@ -598,7 +598,7 @@ def test_what_bisection_missed_is_not_called_unattainable(capsys, tmp_path):
     assert ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05)[0] == 0
 
 
-def test_not_attainable_is_said_and_has_its_own_exit_code(capsys, files):
+def test_thresholds__not_attainable_is_said_and_has_its_own_exit_code(capsys, files):
     code, out, err = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.0001)
     assert code == 1 and out == "" and "Not attainable" in err
     code, out, _ = ask(
@@ -622,7 +622,7 @@ def test_not_attainable_is_said_and_has_its_own_exit_code(capsys, files):
         (("preds.npz", "--risk", "0.1", "--temperature", "2", "--val", "other.npz"), "--temperature"),
     ],
 )
-def test_bad_input_is_one_sentence(capsys, files, monkeypatch, words, sentence):
+def test_thresholds__bad_input_is_one_sentence(capsys, files, monkeypatch, words, sentence):
     monkeypatch.chdir(files)
     try:
         code, out, err = ask(capsys, "threshold", *words)
@@ -632,7 +632,7 @@ def test_bad_input_is_one_sentence(capsys, files, monkeypatch, words, sentence):
     assert code == 2 and out == "" and sentence in err and len(err.strip().splitlines()) == 1
 
 
-def test_it_needs_no_torch(files):
+def test_thresholds__it_needs_no_torch(files):
     code = (
         "import sys; from nescio.cli import main; main(sys.argv[1:]); "
         "sys.exit(str({'torch', 'scipy.stats', 'sklearn', 'pandas'} & set(sys.modules)))"
@@ -643,6 +643,6 @@ def test_it_needs_no_torch(files):
 
 
 @pytest.mark.parametrize("risk", [1e-308, 1e-200, 1e-17])
-def test_risks_that_no_number_of_rows_can_promise(risk):
+def test_rows_needed__risks_that_no_number_of_rows_can_promise(risk):
     with pytest.raises(BadInput, match="rows"):
         rows_needed(risk, 0.05)

@@ -33,7 +33,7 @@ def dump():
     return own.replace(scores={"mine": np.random.default_rng(1).random(len(own))})
 
 
-def test_rows_are_the_metrics_with_intervals_and_scores_stand_apart(dump):
+def test_transfer__rows_are_the_metrics_with_intervals_and_scores_stand_apart(dump):
     result = transfer(dump, [moved(dump, 1), moved(dump, 2)], resamples=200)
     frame = Frame(result.rows)
     assert frame.where(metric="recall_at_1").first("value") == recall_at_1(dump.embeddings, dump.labels)
@@ -49,7 +49,7 @@ def test_rows_are_the_metrics_with_intervals_and_scores_stand_apart(dump):
     assert len(gallery.rows) == 3
 
 
-def test_the_entropy_is_used_where_images_cannot_be_told_from_what_was_learnt(dump):
+def test_transfer__the_entropy_is_used_where_images_cannot_be_told_from_what_was_learnt(dump):
     reference = seen(range(8), 5)
     at_home = seen(range(8), 6)
     choose = [transfer(rows, [moved(rows, 1)], reference=reference, resamples=0) for rows in (at_home, dump)]
@@ -64,7 +64,7 @@ def test_the_entropy_is_used_where_images_cannot_be_told_from_what_was_learnt(du
     assert transfer(at_home, resamples=0).recommended == "gallery_margin"  # without a reference and without views
 
 
-def test_a_small_gallery_keeps_the_scores_that_need_none(dump):
+def test_transfer__a_small_gallery_keeps_the_scores_that_need_none(dump):
     """R@1 and image scores need neither k nor j."""
     few = dump.take(np.arange(30))
     result = transfer(few, [moved(dump, 1).take(np.arange(30))], resamples=0)
@@ -76,7 +76,7 @@ def test_a_small_gallery_keeps_the_scores_that_need_none(dump):
     assert tiny.recommended == "entropy" and set(tiny.reasons) >= {"gallery_margin", "gallery_uncertainty"}
 
 
-def test_a_reference_that_cannot_be_compared_is_said_and_does_not_decide(dump):
+def test_transfer__a_reference_that_cannot_be_compared_is_said_and_does_not_decide(dump):
     wide = Predictions(embeddings=np.zeros((240, 5), np.float32))
     one = seen(range(8), 5, n=1)
     for reference, number in ((wide, "5 features"), (one, "20 rows")):
@@ -84,12 +84,12 @@ def test_a_reference_that_cannot_be_compared_is_said_and_does_not_decide(dump):
         assert result.recommended == "gallery_uncertainty" and number in result.recommendation_reason
 
 
-def test_a_reference_that_holds_the_images_themselves_is_said_to_overlap(dump):
+def test_transfer__a_reference_that_holds_the_images_themselves_is_said_to_overlap(dump):
     result = transfer(dump, [moved(dump, 1)], reference=dump, resamples=0)
     assert result.recommended == "entropy" and "overlap" in result.recommendation_reason
 
 
-def test_the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_chance(dump):
+def test_transfer__the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_chance(dump):
     result = transfer(dump, [moved(dump, 1)], resamples=0)
     higher = {row["measure"]: row["value"] for row in result.rows if row["metric"] == "r_auroc"}
     for row in result.rows:
@@ -104,14 +104,14 @@ def test_the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_c
     assert len(transfer_sentences(result)) == 2
 
 
-def test_two_samples_of_one_set_cannot_be_told_apart(dump):
+def test_same_set_share__two_samples_of_one_set_cannot_be_told_apart(dump):
     assert 0.4 < same_set_share(seen(range(8), 3, 500), seen(range(8), 4, 300)) < 0.6
     assert same_set_share(seen(range(8), 3), dump) > 0.9
     with pytest.raises(Undefined, match="has none"):
         same_set_share(dump, Predictions(labels=[0]))
 
 
-def test_without_logits_or_labels_it_says_what_it_can(dump):
+def test_transfer__without_logits_or_labels_it_says_what_it_can(dump):
     bare = Predictions(embeddings=dump.embeddings)
     result = transfer(bare)
     assert result.recommended == "gallery_margin" and not result.rows and "no labels" in result.notes[0]
@@ -121,14 +121,14 @@ def test_without_logits_or_labels_it_says_what_it_can(dump):
         transfer(bare, resamples=-1)
 
 
-def test_the_page_has_both_kinds_of_scores(dump):
+def test_transfer__the_page_has_both_kinds_of_scores(dump):
     story = transfer_story(transfer(dump, [moved(dump, 1)], name="mine", resamples=0))
     titles = [section.title for section in story.sections]
     assert titles[:2] == [TRANSFER_TITLES[IMAGE], TRANSFER_TITLES[GALLERY]]
     assert "R@1" in story.lead[0]
 
 
-def test_four_lines_of_python(dump):
+def test_transfer__four_lines_of_python(dump):
     """What docs/transfer.md shows, after Algorithm 1 of the paper."""
     embeddings, labels, u = dump.embeddings, dump.labels, dump.scores["mine"]
     mine = nescio.Predictions(embeddings=embeddings, labels=labels, scores={"mine": u}, in_distribution=False)

@@ -37,7 +37,7 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_parameters_are_the_options_of_the_command(name):
+def test_calls__parameters_are_the_options_of_the_command(name):
     options = import_module(f"nescio.commands.{name}").Options
     of_command = {leaf.key: leaf.default for leaf in leaves(options)}
     parameters = inspect.signature(getattr(nescio, name)).parameters
@@ -52,7 +52,7 @@ def plain(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
-def test_evaluate_gives_the_numbers_of_the_command(files, capsys):
+def test_calls__evaluate_gives_the_numbers_of_the_command(files, capsys):
     words = ("--val", files / "val.npz", "--ood", f"u={files / 'unknown.npz'}", "--bootstrap", 50)
     (command,) = plain(capsys, "evaluate", files / "test.npz", *words)["files"]
     result = nescio.evaluate(files / "test.npz", val=files / "val.npz", ood={"u": files / "unknown.npz"}, bootstrap=50)
@@ -60,7 +60,7 @@ def test_evaluate_gives_the_numbers_of_the_command(files, capsys):
     assert len(result.to_pandas()) == len(result.rows) == len(result[0].rows)
 
 
-def test_predictions_in_memory_give_the_numbers_of_their_files(files):
+def test_calls__predictions_in_memory_give_the_numbers_of_their_files(files):
     read = {name: nescio.Predictions.load(files / f"{name}.npz") for name in ("test", "val", "unknown")}
     by_file = nescio.evaluate(files / "test.npz", val=files / "val.npz", ood={"u": files / "unknown.npz"})
     by_object = nescio.evaluate(read["test"], val=read["val"], ood={"u": read["unknown"]})
@@ -74,7 +74,7 @@ def compare_rows(first, second):
     assert [[row.get(name) for name in names] for row in first] == [[row.get(name) for name in names] for row in second]
 
 
-def test_compare_gives_the_numbers_of_the_command(files, capsys):
+def test_calls__compare_gives_the_numbers_of_the_command(files, capsys):
     words = (f"a={files / 'test.npz'}", f"b={files / 'other.npz'}", "--bootstrap", 50, "--metrics", "auroc,nll")
     command = plain(capsys, "compare", *words)
     models = {"a": files / "test.npz", "b": files / "other.npz"}
@@ -83,7 +83,7 @@ def test_compare_gives_the_numbers_of_the_command(files, capsys):
     assert command["verdict"] == result.sentences()
 
 
-def test_threshold_and_calibrate_give_the_numbers_of_the_command(files, capsys, tmp_path):
+def test_calls__threshold_and_calibrate_give_the_numbers_of_the_command(files, capsys, tmp_path):
     command = plain(capsys, "threshold", files / "test.npz", "--risk", 0.05, "--val", files / "val.npz")
     result = nescio.threshold(files / "test.npz", risk=0.05, val=files / "val.npz")
     assert command["threshold"] == result.threshold and result.attainable
@@ -95,7 +95,7 @@ def test_threshold_and_calibrate_give_the_numbers_of_the_command(files, capsys, 
     assert nescio.evaluate(result.predictions)[0].value("nll") == pytest.approx(result.after["nll"])
 
 
-def test_transfer_and_choose_give_the_numbers_of_the_command(files, capsys):
+def test_calls__transfer_and_choose_give_the_numbers_of_the_command(files, capsys):
     command = plain(capsys, "transfer", files / "test.npz", "--bootstrap", 20)
     result = nescio.transfer(files / "test.npz", bootstrap=20)
     compare_rows(command["rows"], result.rows)
@@ -106,7 +106,7 @@ def test_transfer_and_choose_give_the_numbers_of_the_command(files, capsys):
     assert command["choice"] == result.name and command["value"] == result.models[0]["value"]
 
 
-def test_rank_gives_the_numbers_of_the_command(tmp_path, capsys):
+def test_calls__rank_gives_the_numbers_of_the_command(tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(60, 4))
     for name in ("a0", "a1", "b0", "b1"):
@@ -120,7 +120,7 @@ def test_rank_gives_the_numbers_of_the_command(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("files_of_study", [("a", "b"), ("b", "c"), ("a", "c")])
-def test_models_in_other_orders_and_of_fewer_rows_are_compared(files_of_study, tmp_path):
+def test_calls__models_in_other_orders_and_of_fewer_rows_are_compared(files_of_study, tmp_path):
     rng, test = np.random.default_rng(0), sample_predictions()["test"]
     noise = rng.normal(size=test.logits.shape)
     other = test.replace(logits=(test.logits / 2 + 0.5 * noise).astype("float32"))
@@ -133,7 +133,7 @@ def test_models_in_other_orders_and_of_fewer_rows_are_compared(files_of_study, t
     assert UNTESTED not in result.sentences()
 
 
-def test_results_have_frames_html_and_a_page(files, tmp_path, monkeypatch):
+def test_calls__results_have_frames_html_and_a_page(files, tmp_path, monkeypatch):
     result = nescio.compare({"a": files / "test.npz", "b": files / "other.npz"}, bootstrap=20)
     assert len(result.to_pandas()) == len(result.rows) and "<table>" in result._repr_html_()
     assert result.report(tmp_path / "page").is_file() and (tmp_path / "page" / "rows.csv").exists
@@ -159,7 +159,7 @@ def test_results_have_frames_html_and_a_page(files, tmp_path, monkeypatch):
         (lambda file: nescio.run("uimnet", preset="smal"), ("smal", "small")),
     ],
 )
-def test_errors_name_parameters(call, names, files):
+def test_calls__errors_name_parameters(call, names, files):
     with pytest.raises(BadInput) as error:
         call(files / "test.npz")
     assert all(name in str(error.value) for name in names) and "--" not in str(error.value)
@@ -169,19 +169,19 @@ def test_errors_name_parameters(call, names, files):
     "call",
     [lambda: nescio.compare("a.npz", foo=1), lambda: nescio.calibrate("a.npz"), lambda: nescio.run("all", foo=1)],
 )
-def test_unknown_and_missing_parameters_are_type_errors(call):
+def test_calls__unknown_and_missing_parameters_are_type_errors(call):
     with pytest.raises(TypeError):
         call()
 
 
-def test_a_benchmark_runs_with_the_options_of_its_plan(tmp_path):
+def test_calls__a_benchmark_runs_with_the_options_of_its_plan(tmp_path):
     store = tmp_path / "store"
     plan = {"data": "digits", "methods": "erm", "backbones": "mlp", "seeds": 1, "trials": 1, "epochs": 1}
     cost = nescio.run("uimnet", store=store, workers=0, dry_run=True, **plan)
     assert cost.rows and "missing" in cost.rows[0]
 
 
-def test_the_stub_has_the_types_of_all_functions():
+def test_calls__the_stub_has_the_types_of_all_functions():
     assert declarations(STUB.read_text()) == declarations(stub()), "run `make docs`"
 
 
@@ -193,13 +193,13 @@ def declarations(text):
     return names, [ast.dump(node) for node in nodes if node not in imports]
 
 
-def test_import_is_light():
+def test_calls__import_is_light():
     code = "import nescio, sys; print(sorted({'torch', 'pandas', 'numpy'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_signatures_are_those_of_the_options():
+def test_signature_of__signatures_are_those_of_the_options():
     for name in FUNCTIONS:
         function = getattr(import_module(f"nescio.api.{nescio._FUNCTIONS[name]}"), name)
         assert inspect.signature(getattr(nescio, name)) == signature_of(options_class(function))

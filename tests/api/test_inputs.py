@@ -46,7 +46,7 @@ def numbers(out):
     return {(row["metric"], row["measure"]): row["value"] for row in rows if not row["calibrated"]}
 
 
-def test_fields_under_other_names_and_in_files_of_their_own_are_the_same_predictions(ask):
+def test_inputs__fields_under_other_names_and_in_files_of_their_own_are_the_same_predictions(ask):
     truth = numbers(ask("evaluate", "a.npz", "--format", "json")[1])
     for words in (
         ("a-trainer.npz", "--map", "logits=predictions,labels=label_ids"),
@@ -64,7 +64,7 @@ def test_fields_under_other_names_and_in_files_of_their_own_are_the_same_predict
     assert promise["threshold"] == again["threshold"] and promise["coverage"] == again["coverage"]
 
 
-def test_torch_files_are_read(ask, folder):
+def test_inputs__torch_files_are_read(ask, folder):
     torch = pytest.importorskip("torch")
     arrays = dict(np.load(folder / "a.npz"))
     torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, folder / "a.pt")
@@ -72,7 +72,7 @@ def test_torch_files_are_read(ask, folder):
     assert numbers(ask("evaluate", "a.pt", "--format", "json")[1]) == pytest.approx(truth)
 
 
-def test_answers_with_their_confidence_will_do(ask):
+def test_inputs__answers_with_their_confidence_will_do(ask):
     truth = numbers(ask("evaluate", "a.npz", "--format", "json")[1])
     top = numbers(ask("evaluate", "a-top.csv", "--format", "json")[1])
     for cell in (("accuracy", None), ("ece", None), ("auroc", "msp"), ("aurc", "msp"), ("sac@0.95", "msp")):
@@ -89,7 +89,7 @@ def test_answers_with_their_confidence_will_do(ask):
     assert code == 0 and "'msp' is at most" in out
 
 
-def test_files_have_names(ask):
+def test_inputs__files_have_names(ask):
     said = json.loads(ask("evaluate", "small=a.npz", "large=b.npz", "--format", "json")[1])
     assert [one["file"] for one in said["files"]] == ["small", "large"]
     said = json.loads(ask("compare", "small=a.npz", "b.npz", "--format", "json", "--bootstrap", 100)[1])
@@ -97,7 +97,7 @@ def test_files_have_names(ask):
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare", "threshold"])
-def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
+def test_inputs__a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
     two = ("a.npz", "b.npz", "--bootstrap", 50)
     words = {"evaluate": ("a.npz",), "compare": two, "threshold": ("a.npz", "--risk", 0.1)}[command]
     stamp = "A random sample: 200 of 600 rows (seed 3)."
@@ -111,7 +111,7 @@ def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
     assert "A random part" not in ask(command, *words, "--limit", 600)[1]
 
 
-def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
+def test_inputs__the_page_says_that_it_shows_a_part(ask, tmp_path):
     assert ask("evaluate", "a.npz", "--limit", 100, "--output", tmp_path)[0] == 0
     assert "A random sample: 100 of 600 rows (seed 0)." in (tmp_path / "index.html").read_text()
 
@@ -136,7 +136,7 @@ def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
         (("evaluate", "a.npz", "--limit", "0"), "at least 1"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence(ask, folder, words, sentence):
+def test_inputs__what_cannot_be_meant_is_one_sentence(ask, folder, words, sentence):
     arrays = dict(np.load(folder / "a.npz"))
     order = np.random.default_rng(1).permutation(600)
     np.savez(folder / "copy.npz", **{name: array[order] for name, array in arrays.items()})
@@ -144,7 +144,7 @@ def test_what_cannot_be_meant_is_one_sentence(ask, folder, words, sentence):
     assert code == 2 and out == "" and sentence in err and err.count("\n") == 1
 
 
-def test_several_models_are_told_apart_by_a_paired_test_or_not_at_all(ask, folder):
+def test_inputs__several_models_are_told_apart_by_a_paired_test_or_not_at_all(ask, folder):
     """One answer of 600 is no reason to name a winner."""
     arrays = dict(np.load(folder / "a.npz"))
     wrong = int(np.flatnonzero(arrays["logits"].argmax(1) != arrays["labels"])[0])
@@ -164,7 +164,7 @@ def overlapping(folder, shared, name="overlap.npz"):
     return name
 
 
-def test_a_few_rows_in_common_are_counted(ask, folder):
+def test_inputs__a_few_rows_in_common_are_counted(ask, folder):
     val = overlapping(folder, 7)
     sentence = "--val and a.npz have 7 rows in common"
     notes = json.loads(ask("evaluate", "a.npz", "--val", val, "--format", "json")[1])["files"][0]["notes"]
@@ -175,12 +175,12 @@ def test_a_few_rows_in_common_are_counted(ask, folder):
 
 
 @pytest.mark.parametrize("words", [("evaluate", "a.npz", "--val"), ("threshold", "a.npz", "--risk", 0.1, "--test")])
-def test_many_rows_in_common_are_refused(ask, folder, words):
+def test_inputs__many_rows_in_common_are_refused(ask, folder, words):
     code, _, err = ask(*words, overlapping(folder, 150, "half.npz"))
     assert code == 2 and "have 150 rows in common" in err and err.count("\n") == 1
 
 
-def test_rounded_rows_that_are_equal_by_chance_are_no_overlap(ask, folder):
+def test_inputs__rounded_rows_that_are_equal_by_chance_are_no_overlap(ask, folder):
     rng = np.random.default_rng(5)
     for name in ("round-a.npz", "round-b.npz"):
         p = rng.random(200).round(2)
@@ -189,12 +189,12 @@ def test_rounded_rows_that_are_equal_by_chance_are_no_overlap(ask, folder):
     assert code == 0 and "in common" not in out
 
 
-def test_a_model_of_the_store_keeps_the_tag_of_its_weights():
+def test_model_names__a_model_of_the_store_keeps_the_tag_of_its_weights():
     assert model_names(["zoo:resnet50.a1_in1k", "b.npz"]) == ["zoo:resnet50.a1_in1k", "b"]
 
 
 @pytest.mark.parametrize("threads", ["abc", "-1", "1e3", "2.0", "٣"])
-def test_a_number_of_threads_that_is_none_is_a_sentence(ask, monkeypatch, threads):
+def test_inputs__a_number_of_threads_that_is_none_is_a_sentence(ask, monkeypatch, threads):
     monkeypatch.setenv("NESCIO_THREADS", threads)
     code, _, said = ask("evaluate", "a.npz")
     assert code == 2 and f"NESCIO_THREADS is {threads!r}: " in said

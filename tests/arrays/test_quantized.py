@@ -37,7 +37,7 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_neighbours_are_those_of_float64(name):
+def test_candidate_pairs__neighbours_are_those_of_float64(name):
     x = SETS[name].astype(np.float64)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     cosines = unit @ unit.T
@@ -52,13 +52,13 @@ def test_neighbours_are_those_of_float64(name):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_neighbours_are_the_same_without_integers(name, monkeypatch):
+def test_nearest_other__neighbours_are_the_same_without_integers(name, monkeypatch):
     found = nearest_other.nearest_other(nearest.prepare_points(SETS[name]))
     monkeypatch.setattr(nearest_other, "INTEGERS_FROM", 1 << 62)
     np.testing.assert_array_equal(found, nearest_other.nearest_other(nearest.prepare_points(SETS[name])))
 
 
-def test_equal_rows_and_many_rows_are_left_to_float32(monkeypatch):
+def test_candidate_pairs__equal_rows_and_many_rows_are_left_to_float32(monkeypatch):
     x = np.repeat(clusters(8, 6)[:2], 200, axis=0)
     monkeypatch.setattr(quantized, "MOST", 16)
     assert quantized.candidate_pairs(nearest.prepare_points(x).search_rows, 1e-5) is None
@@ -67,12 +67,12 @@ def test_equal_rows_and_many_rows_are_left_to_float32(monkeypatch):
     assert quantized.candidate_pairs(nearest.prepare_points(SETS["clusters"]).search_rows, 1e-5) is None
 
 
-def test_without_torch_there_are_no_candidates(monkeypatch):
+def test_candidate_pairs__without_torch_there_are_no_candidates(monkeypatch):
     monkeypatch.setattr(quantized, "find_spec", lambda name: None)
     assert quantized.candidate_pairs(nearest.prepare_points(SETS["clusters"]).search_rows, 1e-5) is None
 
 
-def test_a_wrong_or_missing_product_is_not_used(monkeypatch):
+def test_is_faster__a_wrong_or_missing_product_is_not_used(monkeypatch):
     monkeypatch.undo()
 
     def missing(a, b):
@@ -83,7 +83,7 @@ def test_a_wrong_or_missing_product_is_not_used(monkeypatch):
     assert not quantized._is_faster(lambda a, b: a.astype(np.float64) @ b.T.astype(np.float64))
 
 
-def test_threads_of_torch_are_restored():
+def test_candidate_pairs__threads_of_torch_are_restored():
     import torch
 
     before = torch.get_num_threads()

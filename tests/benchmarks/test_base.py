@@ -39,7 +39,7 @@ def benchmark():
     return base.Benchmark("coins", 1, Plan, coins, {}, "", "", __name__)
 
 
-def test_a_page_ends_with_the_command_of_every_plan_that_was_joined(benchmark):
+def test_base__a_page_ends_with_the_command_of_every_plan_that_was_joined(benchmark):
     joined = Study(benchmark="coins", version=1, rows=[], plan={}, parts=[asdict(Plan(throws=7)), asdict(Plan()), {}])
     assert benchmark.story(joined).provenance == [
         "Made by `nescio run coins --throws 7`",
@@ -49,7 +49,7 @@ def test_a_page_ends_with_the_command_of_every_plan_that_was_joined(benchmark):
 
 
 @pytest.mark.parametrize("folder", RESULTS, ids=lambda folder: folder.name)
-def test_the_plans_of_kept_results_give_their_commands(folder):
+def test_base__the_plans_of_kept_results_give_their_commands(folder):
     study = read_study(folder)
     for plan in study.parts or [study.plan]:
         assert base.registry[study.benchmark].command(plan).startswith(f"nescio run {study.benchmark}")

@@ -54,7 +54,7 @@ def figures(machine, work, peer=None):
     return record["value"], record.get("high", record["value"])
 
 
-def test_machines_have_the_figures_of_the_benchmarks():
+def test_costs__machines_have_the_figures_of_the_benchmarks():
     assert figures("H200", "`erm`", "bare resident loop") == (H200.trained, H200.trained)
     assert figures("H200", "ResNet-50, 224 pixels", "bare forward") == (H200.predicted, H200.predicted)
     assert figures("1 core", "ResNet-18", "`--threads 2`")[0] == CORE.trained
@@ -62,19 +62,19 @@ def test_machines_have_the_figures_of_the_benchmarks():
 
 
 @pytest.mark.parametrize("method", PACES)
-def test_paces_are_the_figures_of_the_benchmarks(method):
+def test_costs__paces_are_the_figures_of_the_benchmarks(method):
     peer = "bare step of two views" if method in ("simclr", "moco", "byol") else "`erm`"
     low, high = figures("H200", f"`{method}`", peer)
     assert low - 300 <= PACES[method] * H200.trained <= high + 300
 
 
-def test_training_takes_as_long_as_was_seen():
+def test_training_seconds__training_takes_as_long_as_was_seen():
     seen = arithmetic("resnet18", 3, (32, 32))
     assert training_seconds(H200, seen, 47_678) == pytest.approx(1)
     assert training_seconds(H200, seen, 47_678, "due") == pytest.approx(1 / 0.45)
 
 
-def test_a_trial_takes_images_times_arithmetic_and_the_room_of_its_weights(context, monkeypatch):
+def test_arithmetic__a_trial_takes_images_times_arithmetic_and_the_room_of_its_weights(context, monkeypatch):
     monkeypatch.setattr(costs, "SHORT", 0.0)  # no epoch is measured
     cost = estimated(train_step(TRIAL), context)
     images = 5 * len(datasets.split_dataset(datasets.load("digits")).train)
@@ -88,7 +88,7 @@ def test_a_trial_takes_images_times_arithmetic_and_the_room_of_its_weights(conte
 @pytest.mark.parametrize(
     ("output_spec", "size"), [(OutputSpec(), 4 * (10 + 100)), (OutputSpec(("logits",), "float16"), 2 * 10)]
 )
-def test_a_prediction_takes_the_room_of_what_it_keeps(context, output_spec, size):
+def test_estimated__a_prediction_takes_the_room_of_what_it_keeps(context, output_spec, size):
     step = predict_step(network_of_trial(TRIAL), ImageSet("digits"), output_spec=output_spec)
     rows = len(ImageSet("digits").load())
     cost = estimated(step, context)
@@ -99,13 +99,13 @@ def test_a_prediction_takes_the_room_of_what_it_keeps(context, output_spec, size
     assert cost.bytes <= sum(path.stat().st_size for path in step.folder(context.store).rglob("*.npy"))
 
 
-def test_short_epochs_are_measured_and_count_for_all_epochs(context, monkeypatch):
+def test_estimated__short_epochs_are_measured_and_count_for_all_epochs(context, monkeypatch):
     monkeypatch.setattr(costs, "_epochs", {})
     monkeypatch.setattr(costs, "_train_once", lambda trial, context: (0.5, 2.0))
     assert estimated(train_step(TRIAL), context).seconds == pytest.approx(0.5 + 5 * 2.0)
 
 
-def test_time_that_other_processes_took_is_not_of_an_epoch(context, monkeypatch):
+def test_train_once__time_that_other_processes_took_is_not_of_an_epoch(context, monkeypatch):
     """A training that waits for a core is as long as one that does not."""
 
     def waiting(*_):
@@ -117,7 +117,7 @@ def test_time_that_other_processes_took_is_not_of_an_epoch(context, monkeypatch)
     assert 0 <= before < 0.05 and 0 <= epoch < 0.1
 
 
-def test_an_epoch_that_is_measured_leaves_nothing(context):
+def test_train_once__an_epoch_that_is_measured_leaves_nothing(context):
     before, epoch = costs._train_once(TRIAL, context)
     assert before > 0 and epoch > 0 and not list(context.store.root.rglob("*"))
 
@@ -140,7 +140,9 @@ def test_an_epoch_that_is_measured_leaves_nothing(context):
     ],
     ids=["uimnet", "uimnet divided by a tree", "url", "reliability"],
 )
-def test_a_rehearsal_holds_what_results_choose_and_every_step_has_a_cost(module, changes, stages, context, monkeypatch):
+def test_estimated__a_rehearsal_holds_what_results_choose_and_every_step_has_a_cost(
+    module, changes, stages, context, monkeypatch
+):
     """uimnet: single networks, averages of three trials and deep ensembles, raw and calibrated, of two data seeds."""
     monkeypatch.setattr(costs, "_train_once", lambda trial, context: (0.5, 2.0))
     known = base.registry[module.NAME]

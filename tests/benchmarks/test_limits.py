@@ -35,7 +35,7 @@ def shown(benchmark, **options):
 
 
 @pytest.mark.parametrize("benchmark", ["shift", "url", "posthoc"])
-def test_a_random_part_of_the_images_is_shown(benchmark):
+def test_subjects_of__a_random_part_of_the_images_is_shown(benchmark):
     rows = {seed: shown(benchmark, limit=60, seed=seed).load().index for seed in (0, 1)}
     again = shown(benchmark, limit=60).load().index
     assert all(len(own) == 60 for own in rows.values()) and np.array_equal(rows[0], again)
@@ -44,13 +44,13 @@ def test_a_random_part_of_the_images_is_shown(benchmark):
     assert counts.max() > 6, "drawn over all images, not evenly over the classes"
 
 
-def test_without_a_limit_the_images_are_described_as_before():
+def test_url_study__without_a_limit_the_images_are_described_as_before():
     assert shown("shift") == ImageSet("digits", "test")
     (human,) = UrlStudy(replace(url.Plan(), annotated=("digits",)), (), Work(Context(None), None)).human
     assert {shown("url").sample_size, shown("url").limit, human.images.sample_size} == {None}
 
 
-def test_the_part_is_stamped():
+def test_add_notes__the_part_is_stamped():
     said = []
     work = SimpleNamespace(rows=[], networks=[], add_notes=lambda *sentences: said.extend(sentences))
     add_notes(replace(shift.Plan(), limit=1500, seed=3), work)

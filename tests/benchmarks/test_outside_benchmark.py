@@ -40,12 +40,12 @@ def run(site, *words):
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=240)
 
 
-def test_it_is_short():
+def test_outside_benchmark__it_is_short():
     lines = [line for line in SOURCE.splitlines() if line.strip()]
     assert len(lines) <= 80, len(lines)
 
 
-def test_help_names_it_and_its_fields(site):
+def test_outside_benchmark__help_names_it_and_its_fields(site):
     assert "settling" in run(site, "run", "--help").stdout
     shown = run(site, "run", "settling", "--help").stdout
     assert "How far a mean" in shown
@@ -53,7 +53,7 @@ def test_help_names_it_and_its_fields(site):
 
 
 @pytest.mark.slow
-def test_it_is_killed_resumed_and_reported(site, tmp_path):
+def test_outside_benchmark__it_is_killed_resumed_and_reported(site, tmp_path):
     plain, store = tmp_path / "plain", tmp_path / "store"
     options = ["--sizes", "10,100", "--seeds", "2", "--workers", "2"]
     done = run(site, "run", "settling", *options, "--store", plain)
@@ -79,7 +79,7 @@ def test_it_is_killed_resumed_and_reported(site, tmp_path):
     assert again.stdout.replace(str(store), str(plain)) == done.stdout
 
 
-def test_its_reports_have_names(site, tmp_path):
+def test_outside_benchmark__its_reports_have_names(site, tmp_path):
     store = tmp_path / "store"
     assert run(site, "run", "settling", "--sizes", "10,100", "--seeds", "2", "--store", store).returncode == 0
     done = run(site, "report", store, "--only", "settling/table,figure", "--output", tmp_path / "out")

@@ -26,14 +26,14 @@ def alike_but_for_the_seed(trials, size):
     assert len({replace(trial, init_seed=0) for trial in trials}) == 1
 
 
-def test_names_and_what_is_trained_for_them():
+def test_trained_methods__names_and_what_is_trained_for_them():
     assert registered_methods(("Deep-Ensembles", "erm", "deep-ensemble")) == (DEEP_ENSEMBLE, "erm")
     assert trained_methods((DEEP_ENSEMBLE, "sngp")) == ("erm", "sngp")
     assert trained_methods(("sngp",)) == ("sngp",)
 
 
 @pytest.mark.parametrize("module", [shift, sensitivity, posthoc, url], ids=lambda module: module.NAME)
-def test_none_is_trained_unasked(module):
+def test_posthoc_groups__none_is_trained_unasked(module):
     plan = registry[module.NAME].presets["small"]
     assert DEEP_ENSEMBLE not in str(plan)
     if module is shift:
@@ -42,7 +42,7 @@ def test_none_is_trained_unasked(module):
         assert {len(group.trials) for group in posthoc_groups(plan, None)} == {1}
 
 
-def test_in_shift():
+def test_plan__in_shift():
     plan = shift.Plan(methods=METHODS, ensemble_sizes=(3,), seeds=2)
     lines = shift_trials(plan, dict.fromkeys(plan.trained, 0))
     assert [average(trials, None).columns["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
@@ -50,7 +50,7 @@ def test_in_shift():
         alike_but_for_the_seed(trials, 3)
 
 
-def test_in_sensitivity():
+def test_plan__in_sensitivity():
     plan = sensitivity.Plan(methods=METHODS, ensemble_size=3, seeds=1, strengths=2)
     lines = sensitivity_trials(plan)
     assert [average(trials, None).columns["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
@@ -59,7 +59,7 @@ def test_in_sensitivity():
         assert one[0] == several[0], "the first member is the network that stands alone"
 
 
-def test_in_posthoc():
+def test_posthoc_groups__in_posthoc():
     plan = posthoc.Plan(train_networks=("erm/mlp", "deep-ensemble/mlp"), ensemble_size=4)
     one, several = (tuple(group.trials) for group in posthoc_groups(plan, None))
     alike_but_for_the_seed(several, 4)
@@ -67,7 +67,7 @@ def test_in_posthoc():
     assert one[0] == several[0] and average(several, None).columns["method"] == DEEP_ENSEMBLE
 
 
-def test_in_uimnet_networks_of_other_trials_are_no_deep_ensemble():
+def test_plan__in_uimnet_networks_of_other_trials_are_no_deep_ensemble():
     plain = shift_trials(shift.Plan(methods=METHODS, ensemble_sizes=(2,)), {"erm": 0})[-1]
     searched = (plain[0], replace(plain[1], trial=1))
     assert average(plain, None).columns["method"] == DEEP_ENSEMBLE
@@ -76,7 +76,7 @@ def test_in_uimnet_networks_of_other_trials_are_no_deep_ensemble():
         uimnet.Plan(methods=METHODS, ensemble_sizes=(1,))
 
 
-def test_cosines_of_an_ensemble_are_means_of_its_members_cosines():
+def test_plans__cosines_of_an_ensemble_are_means_of_its_members_cosines():
     rng = np.random.default_rng(0)
     labels = np.arange(12) % 3
     dumps = [
@@ -99,6 +99,6 @@ def test_cosines_of_an_ensemble_are_means_of_its_members_cosines():
 
 
 @pytest.mark.parametrize("field, value", [("seeds", 1001), ("trials", 100_001), ("ensemble_sizes", (2, 1001))])
-def test_network_plan_refuses_numbers_that_collide_or_never_end(field, value):
+def test_plan__network_plan_refuses_numbers_that_collide_or_never_end(field, value):
     with pytest.raises(BadInput, match=field):
         uimnet.Plan(**{field: value})

@@ -36,7 +36,7 @@ def row(name: str, **facts: Any) -> Row:
 
 
 @pytest.mark.parametrize("other", ["resnet50.a1_in1k", "tresnet_m.miil_in1k"])
-def test_both_reports_mark_every_distilled_model_alike(other: str) -> None:
+def test_distilled__both_reports_mark_every_distilled_model_alike(other: str) -> None:
     """Some names do not tell that a model was distilled; the table of regimes does (MIIL's ImageNet-21k, pruning)."""
     names = [*distilled_names(), other]
     silent = [name for name in names if regimes.regime(name) in TAUGHT and not families.distilled(name)]
@@ -75,7 +75,7 @@ def study_of(benchmark: str, rows: list[Row]) -> Study:
 
 
 @pytest.mark.parametrize("benchmark", ["selective", "cood"])
-def test_a_page_has_no_numbers_of_the_paper(benchmark: str) -> None:
+def test_pretrained__a_page_has_no_numbers_of_the_paper(benchmark: str) -> None:
     """Figures keep the paper's numbers as names, which a person asks for; titles, captions and notes have none."""
     story = registry[benchmark].story(study_of(benchmark, grown([*distilled_names(), "resnet50.a1_in1k"])))
     words = [story.title, *story.lead, *story.footer, *(part.title for part in story.sections)]
@@ -93,7 +93,7 @@ def words_of(report: str, rows: list[Row]) -> str:
 
 
 @pytest.mark.parametrize("report", ["selective/fig1", "selective/fig5", "cood/fig7"])
-def test_captions_name_only_what_is_shown(report: str) -> None:
+def test_pretrained__captions_name_only_what_is_shown(report: str) -> None:
     distilled, plain = distilled_names()[:4], ["resnet18.tv_in1k", "resnet34.tv_in1k", "resnet50.tv_in1k"]
     assert "distilled" in words_of(report, grown(distilled)) and "distilled" not in words_of(report, grown(plain))
     assert "parameters" in words_of(report, grown(plain))
@@ -113,7 +113,7 @@ CONDITIONS = (
 )
 
 
-def test_the_first_table_explains_only_its_columns() -> None:
+def test_pretrained__the_first_table_explains_only_its_columns() -> None:
     rows = grown(["resnet18.tv_in1k", "resnet50.tv_in1k"])
     for report, word, conditions in CONDITIONS:
         (whole,), (less,) = (

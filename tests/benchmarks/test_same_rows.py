@@ -66,7 +66,9 @@ CASES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) fo
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rows_do_not_depend_on_hash_seeds_nor_on_workers(name: str, servers: list[Warm], tmp_path: Path) -> None:
+def test_same_rows__rows_do_not_depend_on_hash_seeds_nor_on_workers(
+    name: str, servers: list[Warm], tmp_path: Path
+) -> None:
     words = words_of(name, tmp_path)
     stores = [tmp_path / "one", tmp_path / "two"]
     commands = [

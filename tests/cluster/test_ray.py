@@ -69,7 +69,7 @@ def light(tmp_path, monkeypatch):
     without_torch(tmp_path, monkeypatch)
 
 
-def test_every_task_is_done_once_and_a_failure_costs_its_own_task(cluster, light, tmp_path):
+def test_task__every_task_is_done_once_and_a_failure_costs_its_own_task(cluster, light, tmp_path):
     tasks = [Task(f"t{i}", log, (tmp_path, f"t{i}")) for i in range(6)]
     tasks[3:3] = [
         Task("broken", fall, ("it broke\nTraceback of many lines",)),
@@ -96,7 +96,7 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(cluster, light
     assert (2, 1) in [answer for *_, answer in seen]
 
 
-def test_workers_have_the_folder_and_the_settings_of_the_command(cluster, light, tmp_path, monkeypatch):
+def test_ray__workers_have_the_folder_and_the_settings_of_the_command(cluster, light, tmp_path, monkeypatch):
     monkeypatch.setenv("NESCIO_X", "7")
     monkeypatch.chdir(tmp_path)
     seen = []
@@ -105,7 +105,7 @@ def test_workers_have_the_folder_and_the_settings_of_the_command(cluster, light,
     assert seen[-1] == ({"NESCIO_X": "7", "NESCIO_THREADS": "1", "OMP_NUM_THREADS": "1"}, str(tmp_path))
 
 
-def test_the_head_is_not_flooded(cluster, light, monkeypatch):
+def test_ray__the_head_is_not_flooded(cluster, light, monkeypatch):
     import ray
 
     submitted, wait = [], ray.wait
@@ -115,7 +115,7 @@ def test_the_head_is_not_flooded(cluster, light, monkeypatch):
     assert max(submitted) == 3
 
 
-def test_what_no_node_has_is_refused_at_once(cluster):
+def test_ray__what_no_node_has_is_refused_at_once(cluster):
     for wanted in ({"cpus": 2.0}, {"gpus": 0.5}):
         with (
             pytest.raises(BadInput, match="No node of the Ray cluster has"),
@@ -124,7 +124,7 @@ def test_what_no_node_has_is_refused_at_once(cluster):
             pass
 
 
-def test_no_cluster_at_an_address_is_one_sentence():
+def test_ray__no_cluster_at_an_address_is_one_sentence():
     with (
         pytest.raises(BadInput, match="No Ray cluster answers at 127"),
         make_launcher("ray", 1, address="127.0.0.1:1"),
@@ -135,7 +135,7 @@ def test_no_cluster_at_an_address_is_one_sentence():
 # ---- studies
 
 
-def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(cluster, light, tmp_path):
+def test_ray__twenty_kills_in_one_sweep_and_the_rows_are_the_same(cluster, light, tmp_path):
     context, over, killed = Context(Store(tmp_path / "store")), threading.Event(), []
     context.store.root.mkdir()
 
@@ -158,7 +158,7 @@ def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(cluster, light, tmp
     assert {run.state for run in context.store.runs()} == {"finished"}
 
 
-def test_a_full_object_store_stops_nothing(cluster, light, tmp_path):
+def test_store__a_full_object_store_stops_nothing(cluster, light, tmp_path):
     import numpy as np
     import ray
 
@@ -168,7 +168,9 @@ def test_a_full_object_store_stops_nothing(cluster, light, tmp_path):
         assert len(full) == 12 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 6)
 
 
-def test_a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_command_goes_on(cluster, light, tmp_path):
+def test_store__a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_command_goes_on(
+    cluster, light, tmp_path
+):
     with disk_of(tmp_path / "disk", "20m") as disk:
         context = Context(Store(disk / "store"))
         context.store.root.mkdir()
@@ -187,7 +189,7 @@ def test_a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_comma
         assert begun < 24 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 20)
 
 
-def test_a_full_disk_of_one_node_costs_its_steps_and_the_next_run_goes_on(light, tmp_path, monkeypatch):
+def test_ray__a_full_disk_of_one_node_costs_its_steps_and_the_next_run_goes_on(light, tmp_path, monkeypatch):
     """The node has its own mounts: there the store lies on a small disk without room."""
     import ray
     from ray.cluster_utils import Cluster
@@ -227,7 +229,7 @@ def eat(gigabytes):
     return len(taken)
 
 
-def test_a_step_that_is_killed_for_memory_costs_that_step(light, tmp_path, monkeypatch):
+def test_ray__a_step_that_is_killed_for_memory_costs_that_step(light, tmp_path, monkeypatch):
     memory = {line.split(":")[0]: int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()}
     used, total = memory["MemTotal"] - memory["MemAvailable"], memory["MemTotal"]
     monkeypatch.setenv("RAY_memory_usage_threshold", str(round((used + 2 * 2**20) / total, 3)))  # 2 GiB more than now
@@ -265,7 +267,9 @@ COMMAND = """
 
 
 @pytest.mark.parametrize("ending", ["head", "SIGINT", "SIGKILL"])
-def test_a_sweep_that_ends_half_way_leaves_the_store_whole_and_the_next_goes_on(light, tmp_path, ending, monkeypatch):
+def test_store__a_sweep_that_ends_half_way_leaves_the_store_whole_and_the_next_goes_on(
+    light, tmp_path, ending, monkeypatch
+):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     store, made = Store(tmp_path / "store"), two_nodes()
     store.root.mkdir()
@@ -321,7 +325,7 @@ def stats():
     return [path for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
 
 
-def test_a_node_is_killed_in_the_middle_of_a_study_and_the_table_is_the_local_one(tmp_path, monkeypatch):
+def test_ray__a_node_is_killed_in_the_middle_of_a_study_and_the_table_is_the_local_one(tmp_path, monkeypatch):
     import torch
 
     torch.set_num_threads(1)  # as workers have
@@ -344,7 +348,7 @@ def test_a_node_is_killed_in_the_middle_of_a_study_and_the_table_is_the_local_on
     assert lost and found.failures == [] and json.dumps(found.rows) == json.dumps(wanted.rows)
 
 
-def test_the_command_line_gives_the_same_bytes(cluster, tmp_path):
+def test_ray__the_command_line_gives_the_same_bytes(cluster, tmp_path):
     words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu"
     words += " --format json"
     ways = {"local": ["--workers", "0"], "ray": ["--launcher", "ray", "--address", cluster.address, "--in-flight", "2"]}
@@ -358,7 +362,7 @@ def test_the_command_line_gives_the_same_bytes(cluster, tmp_path):
 # ---- predictions
 
 
-def test_ranges_of_rows_are_predicted_on_all_nodes_and_joined(cluster, tmp_path):
+def test_ray__ranges_of_rows_are_predicted_on_all_nodes_and_joined(cluster, tmp_path):
     with make_launcher("ray", 1, address=cluster.address) as launcher:
         made = predicted(Store(tmp_path / "ray"), launcher, 3)
     with make_launcher("local", 1) as launcher:
@@ -369,7 +373,7 @@ def content(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_members_predictions_and_the_zoo_are_the_same_on_the_cluster(cluster, tmp_path):
+def test_train__members_predictions_and_the_zoo_are_the_same_on_the_cluster(cluster, tmp_path):
     ways = {"local": ["--workers", "1"], "ray": ["--launcher", "ray", "--address", cluster.address]}
     made = {}
     for name, how in ways.items():

@@ -91,7 +91,7 @@ def tasks_in(folder, **calls):
     ]
 
 
-def test_every_task_is_done_once_and_a_failure_costs_its_own_task(light, tmp_path, monkeypatch):
+def test_task__every_task_is_done_once_and_a_failure_costs_its_own_task(light, tmp_path, monkeypatch):
     monkeypatch.setenv("NESCIO_X", "it's 7")
     monkeypatch.chdir(tmp_path)
     tasks = tasks_in(
@@ -119,7 +119,7 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(light, tmp_pat
     assert wanted in [answer for *_, answer in seen]
 
 
-def test_what_slurm_refuses_is_one_sentence(slurm, tmp_path):
+def test_slurm__what_slurm_refuses_is_one_sentence(slurm, tmp_path):
     (task,) = tasks_in(tmp_path, t=(log, (tmp_path, "t")))
     for how in ({"partition": "nowhere"}, {"slurm": ("partition=nowhere",)}, {"mem": "9999G"}):
         refusal = pytest.raises(BadInput, match=r"SLURM does not take")
@@ -127,7 +127,7 @@ def test_what_slurm_refuses_is_one_sentence(slurm, tmp_path):
             launcher.run([task])
 
 
-def test_options_reach_slurm_and_a_free_one_counts_most(light, tmp_path):
+def test_slurm__options_reach_slurm_and_a_free_one_counts_most(light, tmp_path):
     tasks = tasks_in(tmp_path, t=(said, ("scontrol", "show", "job")))
     seen = []
     with make_launcher(
@@ -184,7 +184,7 @@ def sweeping(context, steps, run=evaluated, **how):
     return thread, made
 
 
-def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(light, context, tmp_path):
+def test_with_queue__twenty_kills_in_one_sweep_and_the_rows_are_the_same(light, context, tmp_path):
     over, killed = threading.Event(), []
 
     def kill():
@@ -206,7 +206,7 @@ def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(light, context, tmp
     assert {run.state for run in with_queue(context.store)} == {"finished"}
 
 
-def test_no_more_jobs_than_in_flight_and_arrays_of_them(light, context, tmp_path, monkeypatch):
+def test_slurm__no_more_jobs_than_in_flight_and_arrays_of_them(light, context, tmp_path, monkeypatch):
     arrays, submit = [], nescio.work.slurm.SlurmJobs._submit
     monkeypatch.setattr(
         nescio.work.slurm.SlurmJobs,
@@ -219,7 +219,7 @@ def test_no_more_jobs_than_in_flight_and_arrays_of_them(light, context, tmp_path
     assert arrays[0] == (3, 0) and sum(new for new, _ in arrays) == 7 and all(new + old <= 3 for new, old in arrays)
 
 
-def test_the_controller_is_restarted_in_the_middle(slurm, light, context, tmp_path, caplog):
+def test_slurm__the_controller_is_restarted_in_the_middle(slurm, light, context, tmp_path, caplog):
     thread, made = sweeping(context, cards(8, 0.5), in_flight=3)
     until(lambda: lines(context.store.root, "begun"))
     subprocess.run([SCRIPT, "restart", slurm, "3"], check=True)
@@ -230,7 +230,7 @@ def test_the_controller_is_restarted_in_the_middle(slurm, light, context, tmp_pa
     assert set(caplog.messages) <= {nescio.work.slurm.SILENT}
 
 
-def test_a_drained_node_makes_jobs_wait_and_runs_says_so(slurm, light, context, tmp_path, capsys):
+def test_runs__a_drained_node_makes_jobs_wait_and_runs_says_so(slurm, light, context, tmp_path, capsys):
     node = said("hostname", "-s").strip()
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=test"], check=True)
     try:
@@ -246,7 +246,7 @@ def test_a_drained_node_makes_jobs_wait_and_runs_says_so(slurm, light, context, 
     assert made[0].rows == undisturbed(tmp_path / "local", 2)
 
 
-def test_a_job_that_is_held_is_said_with_the_command_that_lets_it_start(slurm, light, context, tmp_path, caplog):
+def test_slurm__a_job_that_is_held_is_said_with_the_command_that_lets_it_start(slurm, light, context, tmp_path, caplog):
     first = said("sbatch", "--parsable", "-c2", "-o/dev/null", "--wrap", "sleep 600").strip()  # the others wait
     thread, made = sweeping(context, cards(2))
     (job,) = until(lambda: [number for number in queued("--states=PENDING") if number.endswith("_1")])
@@ -260,7 +260,7 @@ def test_a_job_that_is_held_is_said_with_the_command_that_lets_it_start(slurm, l
     assert made[0].rows == undisturbed(tmp_path / "local", 2) and caplog.messages == [line]
 
 
-def test_a_full_disk_of_the_node_stops_its_jobs_and_they_go_on_when_there_is_room(
+def test_slurm__a_full_disk_of_the_node_stops_its_jobs_and_they_go_on_when_there_is_room(
     slurm, light, context, tmp_path, caplog
 ):
     """SLURM drains a node that cannot write a job's script; that job fails, or is held until somebody releases it."""
@@ -290,7 +290,7 @@ def hoard(step_folder, context):
     return evaluation_files([{"value": len(taken)}])
 
 
-def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_path, capsys):
+def test_runs__a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_path, capsys):
     large = make_evaluation("toy", 1, "large", {"large": 1}, (), hoard)
     with make_launcher("slurm", 1, mem="300M", retries=0) as launcher:
         work = evaluated(context, launcher, [large, *cards(2)])
@@ -303,7 +303,9 @@ def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_pa
     assert shown["reason"] == failure.reason and "memory limit" in where.read_text()
 
 
-def test_a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_command_goes_on(light, tmp_path, capsys):
+def test_store__a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_command_goes_on(
+    light, tmp_path, capsys
+):
     with disk_of(tmp_path / "disk", "20m") as disk:
         context = Context(Store(disk / "store"))
         context.store.root.mkdir()
@@ -335,7 +337,7 @@ def requeued(context):
     assert second.split()[1:] == [job, "1"]  # the same job, started again
 
 
-def test_a_preempted_job_goes_on_from_its_checkpoint(light, context):
+def test_slurm__a_preempted_job_goes_on_from_its_checkpoint(light, context):
     thread, made = sweeping(context, [long_card(8)], partition="normal", cpus=2)
     until(lambda: lines(context.store.root, "from False"))
     subprocess.run(["sbatch", "-p", "urgent", "-c2", "-o/dev/null", "--wrap", "sleep 1"], check=True)
@@ -344,7 +346,7 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(light, context):
     assert made[0].failures == []
 
 
-def test_a_job_out_of_time_goes_on_from_its_checkpoint_and_fails_where_there_is_none(light, context):
+def test_slurm__a_job_out_of_time_goes_on_from_its_checkpoint_and_fails_where_there_is_none(light, context):
     steps = [long_card(60), *cards(1, 200)]
     thread, made = sweeping(context, steps, time="1", slurm=("signal=USR2@10",))
     requeued(context)
@@ -374,7 +376,7 @@ COMMAND = """
 
 
 @pytest.mark.parametrize("ending", ["SIGINT", "SIGKILL"])
-def test_jobs_go_on_without_the_command_which_comes_back_to_them(light, context, tmp_path, ending, capsys):
+def test_runs__jobs_go_on_without_the_command_which_comes_back_to_them(light, context, tmp_path, ending, capsys):
     path = [str(tmp_path / "no-torch"), *sys.path]
     code = textwrap.dedent(COMMAND).format(path=path, store=str(context.store.root))
     first = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
@@ -395,7 +397,7 @@ def test_jobs_go_on_without_the_command_which_comes_back_to_them(light, context,
     assert evaluated(context, make_launcher("local", 0), cards(6)).rows == undisturbed(tmp_path / "local", 6)
 
 
-def test_two_commands_at_once_wait_for_the_same_jobs(light, context, tmp_path):
+def test_slurm__two_commands_at_once_wait_for_the_same_jobs(light, context, tmp_path):
     """One of them takes the answer of a job; the other sees that its work is finished."""
     first = sweeping(context, cards(6, 0.5))
     until(lambda: lines(context.store.root, "begun"))
@@ -410,7 +412,7 @@ def test_two_commands_at_once_wait_for_the_same_jobs(light, context, tmp_path):
         assert work.failures == [] and work.rows == undisturbed(tmp_path / "local", 6)
 
 
-def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
+def test_slurm__a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     from nescio.training import train_step
     from nescio.trials import Training
     from tests.support.trainings import trial_of
@@ -438,7 +440,7 @@ def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     assert first and first == second
 
 
-def test_the_command_line_gives_the_same_bytes(slurm, tmp_path):
+def test_slurm__the_command_line_gives_the_same_bytes(slurm, tmp_path):
     words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu"
     words += " --format json"
     ways = {
@@ -452,7 +454,7 @@ def test_the_command_line_gives_the_same_bytes(slurm, tmp_path):
     assert said["slurm"] == said["local"] and json.loads(said["slurm"])
 
 
-def test_ranges_of_rows_are_jobs_and_are_joined(slurm, tmp_path):
+def test_slurm__ranges_of_rows_are_jobs_and_are_joined(slurm, tmp_path):
     with make_launcher("slurm", 1, mem="1G") as launcher:
         made = predicted(Store(tmp_path / "slurm"), launcher, 2)
     with make_launcher("local", 1) as launcher:

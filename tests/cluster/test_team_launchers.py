@@ -113,19 +113,19 @@ def cluster(monkeypatch):
 
 
 @pytest.mark.parametrize(("processes", "nodes"), [(2, 1), (1, 2)])
-def test_ray_trains_over_several_processes_and_nodes(cluster, alone, tmp_path, processes, nodes):
+def test_team_launchers__ray_trains_over_several_processes_and_nodes(cluster, alone, tmp_path, processes, nodes):
     with make_launcher("ray", 1, address=cluster.address) as launcher:
         assert_learns_the_same(tmp_path, launcher, alone, processes=processes, nodes=nodes)
 
 
-def test_what_ray_does_not_have_is_refused_at_once(cluster, tmp_path):
+def test_team_launchers__what_ray_does_not_have_is_refused_at_once(cluster, tmp_path):
     with make_launcher("ray", 1, address=cluster.address) as launcher:
         for processes, nodes, sentence in ((3, 1, "No node of"), (1, 3, "no 3 nodes of 1 CPUs"), (3, 2, "no 2 nodes")):
             with pytest.raises(BadInput, match=sentence):
                 weights(tmp_path, launcher, [LONG], processes=processes, nodes=nodes)
 
 
-def test_a_lost_node_of_a_training_is_replaced_and_it_ends_the_same(cluster, tmp_path):
+def test_team_launchers__a_lost_node_of_a_training_is_replaced_and_it_ends_the_same(cluster, tmp_path):
     from tests.cluster.test_ray import lose_a_node
 
     cluster.add_node(**cluster.node)  # one more than it needs
@@ -146,7 +146,7 @@ def test_a_lost_node_of_a_training_is_replaced_and_it_ends_the_same(cluster, tmp
     assert apart(lost, whole) == 0 and images(tmp_path / "ray") < images(tmp_path / "local")
 
 
-def test_no_process_outlives_a_command_of_ray(cluster, tmp_path):
+def test_team_launchers__no_process_outlives_a_command_of_ray(cluster, tmp_path):
     store = tmp_path / "store"
     words = f"train --backbone mlp --augment none --epochs 5000 --batch-size 128 --device cpu --store {store}"
     words += f" --launcher ray --address {cluster.address} --nodes 2"
@@ -181,14 +181,14 @@ def slurm():
 
 
 @pytest.mark.parametrize(("processes", "nodes"), [(2, 1), (1, 2)])
-def test_slurm_trains_over_several_processes_and_nodes(slurm, alone, tmp_path, processes, nodes):
+def test_team_launchers__slurm_trains_over_several_processes_and_nodes(slurm, alone, tmp_path, processes, nodes):
     with make_launcher("slurm", 1, mem="3500M") as launcher:
         assert_learns_the_same(tmp_path, launcher, alone, processes=processes, nodes=nodes)
     assert not list((tmp_path / ".slurm" / "log").glob("*_0_*"))  # what the jobs wrote is gone
 
 
 @pytest.mark.parametrize("ending", ["scancel", "time"])
-def test_a_training_of_two_nodes_that_ends_half_way_goes_on_to_the_same_end(slurm, tmp_path, ending):
+def test_team_launchers__a_training_of_two_nodes_that_ends_half_way_goes_on_to_the_same_end(slurm, tmp_path, ending):
     store = tmp_path / "slurm"
 
     def end():

@@ -27,7 +27,7 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("method", ["temperature", "vector"])
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
-def test_the_file_holds_the_calibrated_rows_and_all_else(files, tmp_path, capsys, method, ending):
+def test_calibrate__the_file_holds_the_calibrated_rows_and_all_else(files, tmp_path, capsys, method, ending):
     test, val = files
     to = tmp_path / f"out.{ending}"
     assert (
@@ -45,7 +45,7 @@ def test_the_file_holds_the_calibrated_rows_and_all_else(files, tmp_path, capsys
         assert (written.logits.argmax(-1) == model(0).logits.argmax(-1)).all()
 
 
-def test_logits_that_are_computed_when_read_are_written_whole(files, tmp_path, monkeypatch):
+def test_calibrate__logits_that_are_computed_when_read_are_written_whole(files, tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "HELD_BYTES", 0)
     test, val = files
     for ending in ("npz", "safetensors", "csv"):
@@ -55,13 +55,13 @@ def test_logits_that_are_computed_when_read_are_written_whole(files, tmp_path, m
         np.testing.assert_allclose(Predictions.load(to).logits, np.asarray(expected.logits), rtol=1e-5)
 
 
-def test_the_rows_that_it_is_fitted_on_are_refused(files, tmp_path, capsys):
+def test_calibrate__the_rows_that_it_is_fitted_on_are_refused(files, tmp_path, capsys):
     test, _ = files
     assert main(["calibrate", test, "--val", test, "--output", str(tmp_path / "out.npz")]) == 2
     assert "same rows" in capsys.readouterr().err and not (tmp_path / "out.npz").exists()
 
 
-def test_what_is_read_is_not_overwritten(files, capsys):
+def test_calibrate__what_is_read_is_not_overwritten(files, capsys):
     test, val = files
     before = Predictions.load(test).logits.copy()
     assert main(["calibrate", test, "--val", val, "--output", test]) == 2
@@ -69,7 +69,7 @@ def test_what_is_read_is_not_overwritten(files, capsys):
     np.testing.assert_array_equal(Predictions.load(test).logits, before)
 
 
-def test_the_temperature_is_that_of_scikit_learn():
+def test_temperature__the_temperature_is_that_of_scikit_learn():
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.frozen import FrozenEstimator
@@ -94,7 +94,7 @@ def test_the_temperature_is_that_of_scikit_learn():
     np.testing.assert_allclose(softmax(ours.logits[:, 0], axis=1), theirs.predict_proba(test.logits[:, 0]), atol=2e-4)
 
 
-def test_a_model_of_the_store_is_calibrated_and_no_other_models_rows_fit_it(files, tmp_path, capsys):
+def test_calibrate__a_model_of_the_store_is_calibrated_and_no_other_models_rows_fit_it(files, tmp_path, capsys):
     store = Store(tmp_path / "store")
     for name, seed in (("resnet18", 0), ("vgg11", 2)):
         keep(store, name, "digits", model(seed), False)

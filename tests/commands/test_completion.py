@@ -70,18 +70,18 @@ def offered(script):
         (["completion", ""], ["bash", "zsh", "tcsh"]),
     ],
 )
-def test_commands_options_choices_and_names(offered, words, some):
+def test_completion__commands_options_choices_and_names(offered, words, some):
     assert offered(*words) == some
 
 
 @pytest.mark.skipif(bash is None, reason="there is no bash")
-def test_methods_are_named_where_there_is_torch(offered):
+def test_completion__methods_are_named_where_there_is_torch(offered):
     pytest.importorskip("torch")
     assert offered("train", "--method", "mc-drop") == ["mc-dropout"]
 
 
 @pytest.mark.skipif(bash is None, reason="there is no bash")
-def test_every_command_is_offered_with_every_option_that_help_lists(offered):
+def test_parser_for__every_command_is_offered_with_every_option_that_help_lists(offered):
     assert offered("") == list(COMMANDS)
     for command in ("evaluate", "zoo", "report"):
         text = parser_for(command)._subparsers._group_actions[0].choices[command].format_help()
@@ -124,7 +124,7 @@ class Terminal:
 
 
 @pytest.mark.parametrize("shell", SETUP)
-def test_tab_in_a_real_terminal(shell, scripts, tmp_path):
+def test_completion__tab_in_a_real_terminal(shell, scripts, tmp_path):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     terminal = Terminal(shell, scripts[shell], tmp_path)
@@ -144,17 +144,17 @@ def test_tab_in_a_real_terminal(shell, scripts, tmp_path):
 
 
 @pytest.mark.skipif(bash is None, reason="there is no bash")
-def test_the_script_is_valid_bash(script):
+def test_completion__the_script_is_valid_bash(script):
     subprocess.run([bash, "-n", str(script)], check=True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_every_script_has_commands_options_and_measures(shell, scripts):
+def test_completion__every_script_has_commands_options_and_measures(shell, scripts):
     text = scripts[shell].read_text()
     names = ("evaluate", "calibration", "mutual_information", "uimnet") if shell != "tcsh" else ("evaluate", "uimnet")
     assert all(name in text for name in names)
 
 
-def test_another_shell_is_refused(capsys):
+def test_completion__another_shell_is_refused(capsys):
     assert main(["completion", "fish"]) == 2
     assert "fish" in capsys.readouterr().err

@@ -74,7 +74,7 @@ class Inner:
     lr: float = 0.1
 
 
-def test_command_line_overrides_the_file(tmp_path):
+def test_config_file__command_line_overrides_the_file(tmp_path):
     shift = benchmarks["shift"]
     text = "preset: gpu\nmethods: [sngp, ddu]\ntraining:\n  lr: 0.5\n  epochs: 3\nbackbone: mlp\n"
     (plan,) = parsed(text, tmp_path, "run shift", (shift.plan, shift.presets))
@@ -133,7 +133,7 @@ def test_config_file_reads_names_lists_and_mappings_without_separators(tmp_path)
         ("schedule: cosin\n", ("line 1", "'cosine'")),
     ],
 )
-def test_bad_files_name_key_and_line(tmp_path, capsys, text, parts):
+def test_run__bad_files_name_key_and_line(tmp_path, capsys, text, parts):
     file = tmp_path / "study.yaml"
     file.write_text(text)
     assert main(["run", "shift", "--config", str(file)]) == 2
@@ -142,17 +142,17 @@ def test_bad_files_name_key_and_line(tmp_path, capsys, text, parts):
     assert said.count("\n") == 1
 
 
-def test_config_file_that_is_missing(capsys):
+def test_evaluate__config_file_that_is_missing(capsys):
     assert main(["evaluate", "--config", "missing.yaml"]) == 2
     assert "missing.yaml" in capsys.readouterr().err
 
 
-def test_config_file_without_end_is_refused(capsys):
+def test_runs__config_file_without_end_is_refused(capsys):
     assert main(["runs", "--config", "/dev/zero"]) == 2
     assert "/dev/zero" in capsys.readouterr().err
 
 
-def test_every_page_has_the_file_that_repeats_its_command(tmp_path, capsys):
+def test_evaluate__every_page_has_the_file_that_repeats_its_command(tmp_path, capsys):
     file = tmp_path / "a.npz"
     Predictions(logits=[[2.0, 0, 0], [0, 1, 0], [0, 0, 3], [1, 0, 0]], labels=[0, 1, 2, 1]).save(file)
     page = tmp_path / "page"
@@ -166,7 +166,7 @@ def test_every_page_has_the_file_that_repeats_its_command(tmp_path, capsys):
     assert capsys.readouterr().out == first and (page / "rows.csv").read_bytes() == rows
 
 
-def test_store_keeps_the_file_that_repeats_a_study(tmp_path, capsys):
+def test_run__store_keeps_the_file_that_repeats_a_study(tmp_path, capsys):
     file = tmp_path / "a.npz"
     Predictions(logits=[[i % 3 * 1.0, i % 5, 2] for i in range(60)], labels=[i % 3 for i in range(60)]).save(file)
     words = ["run", "selective", f"a={file}", "--measures", "msp", "--store", str(tmp_path / "store")]
@@ -177,7 +177,7 @@ def test_store_keeps_the_file_that_repeats_a_study(tmp_path, capsys):
     assert capsys.readouterr().out == rows
 
 
-def test_apply_leaves_typed_options(tmp_path):
+def test_config_file__apply_leaves_typed_options(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text("seed: 5\nlimit: 9\n")
     options = list(leaves(COMMANDS["compare"]))

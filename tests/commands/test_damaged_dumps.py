@@ -65,7 +65,7 @@ def damaged(source, goal, how):
     + [("a.csv", "cut")],  # one digit for another cannot be seen in a plain text
 )
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_damaged_dump_is_a_sentence(dumps, tmp_path, capsys, command, name, how):
+def test_damaged_dumps__a_damaged_dump_is_a_sentence(dumps, tmp_path, capsys, command, name, how):
     file = damaged(dumps / name, tmp_path / f"bad{(dumps / name).suffix}", how)
     places = {"file": file, "whole": dumps / "whole.npz", "store": tmp_path / "store"}
     assert main([word.format(**places) for word in COMMANDS[command].split()]) == 2
@@ -75,7 +75,7 @@ def test_a_damaged_dump_is_a_sentence(dumps, tmp_path, capsys, command, name, ho
     assert said.out == "" and "Traceback" not in said.err
 
 
-def test_a_whole_safetensors_file_of_others_needs_no_checksum(dumps, tmp_path):
+def test_damaged_dumps__a_whole_safetensors_file_of_others_needs_no_checksum(dumps, tmp_path):
     from safetensors.numpy import load_file, save_file
 
     save_file(load_file(dumps / "a.safetensors"), tmp_path / "b.safetensors")
@@ -83,7 +83,7 @@ def test_a_whole_safetensors_file_of_others_needs_no_checksum(dumps, tmp_path):
     np.testing.assert_array_equal(ours.logits, theirs.logits)
 
 
-def test_a_checksum_of_other_programs_is_no_checksum_of_ours(dumps, tmp_path):
+def test_damaged_dumps__a_checksum_of_other_programs_is_no_checksum_of_ours(dumps, tmp_path):
     from safetensors.numpy import load_file, save_file
 
     arrays = load_file(dumps / "a.safetensors")
@@ -92,7 +92,7 @@ def test_a_checksum_of_other_programs_is_no_checksum_of_ours(dumps, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["arrays", "sha256", "normalized", "name of an array"])
-def test_a_changed_name_in_the_manifest_of_a_folder_is_noticed(tmp_path, key):
+def test_damaged_dumps__a_changed_name_in_the_manifest_of_a_folder_is_noticed(tmp_path, key):
     given = Predictions(labels=[0, 1, 1], logits=np.eye(3)[[0, 1, 2]], scores={"entropy": np.arange(3.0)})
     manifest = given.save(tmp_path / "dump") / "manifest.json"
     text = manifest.read_text("utf-8")
@@ -108,7 +108,7 @@ def test_a_changed_name_in_the_manifest_of_a_folder_is_noticed(tmp_path, key):
         Predictions.load(tmp_path / "dump")
 
 
-def test_a_score_of_a_parquet_file_is_not_renamed_by_its_metadata(tmp_path):
+def test_damaged_dumps__a_score_of_a_parquet_file_is_not_renamed_by_its_metadata(tmp_path):
     given = Predictions(labels=[0, 1, 1], logits=np.eye(3)[[0, 1, 2]], scores={"entropy": np.arange(3.0)})
     file = given.save(tmp_path / "dump.parquet")
     assert [*Predictions.load(file).scores] == ["entropy"]

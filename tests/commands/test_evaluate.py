@@ -31,7 +31,7 @@ def evaluated(capsys, *words):
 
 
 @pytest.mark.parametrize("commas", [False, True])
-def test_groups_of_sets_get_their_means(files, capsys, commas):
+def test_evaluate__groups_of_sets_get_their_means(files, capsys, commas):
     sets = f"near:a={files / 'even.npz'}", f"near:b={files / 'odd.npz'}"
     given = ["--ood", ",".join(sets)] if commas else ["--ood", sets[0], "--ood", sets[1]]
     rows = evaluated(capsys, files / "test.npz", *given, "--ood-share", "0.2")["rows"]
@@ -46,13 +46,13 @@ def test_groups_of_sets_get_their_means(files, capsys, commas):
     assert value("near:a", "scod_aurc")["ood_share"] == 0.2
 
 
-def test_a_set_must_not_have_the_name_of_a_group(files, capsys):
+def test_evaluate__a_set_must_not_have_the_name_of_a_group(files, capsys):
     words = ["--ood", f"near:a={files / 'even.npz'}", "--ood", f"near={files / 'odd.npz'}"]
     assert main(["evaluate", str(files / "test.npz"), *words]) == 2
     assert "cannot be named 'near'" in capsys.readouterr().err
 
 
-def test_the_share_changes_mixtures_alone(files, capsys):
+def test_evaluate__the_share_changes_mixtures_alone(files, capsys):
     word = f"unknown={files / 'unknown.npz'}"
     few, many = (
         {
@@ -67,14 +67,14 @@ def test_the_share_changes_mixtures_alone(files, capsys):
     assert few["msp", "auroc", "unknown"] == many["msp", "auroc", "unknown"]
 
 
-def test_intervals_of_mixtures(files, capsys):
+def test_evaluate__intervals_of_mixtures(files, capsys):
     word = f"unknown={files / 'unknown.npz'}"
     rows = evaluated(capsys, files / "test.npz", "--ood", word, "--bootstrap", "40")["rows"]
     mixed = [row for row in rows if row["metric"].startswith("scod_") and row["measure"] == "msp"]
     assert len(mixed) == 4 and all(row["low"] < row["value"] < row["high"] for row in mixed)
 
 
-def test_a_choice_in_json_and_in_words(files, capsys):
+def test_evaluate__a_choice_in_json_and_in_words(files, capsys):
     words = [files / "test.npz", "--val", files / "val.npz", "--ood", f"unknown={files / 'odd.npz'}"]
     (mistakes,) = evaluated(capsys, *words, "--choose", "mistakes")["choices"]
     assert mistakes["folds"] == 0 and mistakes["baseline"] == "msp" and mistakes["low"] < mistakes["value"]
@@ -89,7 +89,7 @@ def test_a_choice_in_json_and_in_words(files, capsys):
     assert "the baseline `msp`" in said and "uncertainty score: misclassification and OOD" in said
 
 
-def test_options_of_a_choice_need_one(files, capsys):
+def test_evaluate__options_of_a_choice_need_one(files, capsys):
     assert main(["evaluate", str(files / "test.npz"), "--ood-tuned", "msp"]) == 2
     assert "give --choose" in capsys.readouterr().err
     assert main(["evaluate", str(files / "test.npz"), "--ood-share", "1"]) == 2

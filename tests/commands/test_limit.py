@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
+def test_limit__a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
     words = COMMANDS[command].split()
     answers = {}
     for seed in ("0", "1"):
@@ -46,7 +46,7 @@ def test_a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
 
 
 @pytest.mark.parametrize("benchmark", ["selective", "cood"])
-def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
+def test_run__benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
     """Rows of the part equal those of files that hold nothing else; the whole is not taken for the part, nor back."""
     for name in "ab":
         dump = Predictions.load(folder / f"{name}.npz")
@@ -80,7 +80,7 @@ def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
     assert "--limit is 0" in capsys.readouterr().err
 
 
-def test_the_page_is_stamped_too_and_scores_lie_beside_it(folder, capsys):
+def test_limit__the_page_is_stamped_too_and_scores_lie_beside_it(folder, capsys):
     assert main([*COMMANDS["rank"].split(), "--limit", "100", "--output", "out", "--row-scores", "scores.csv"]) == 0
     assert "A random sample: 100 of 300 rows (seed 0)." in (folder / "out/index.html").read_text()
     said = capsys.readouterr().out

@@ -62,14 +62,14 @@ def store(tmp_path_factory):
     ],
     ids=lambda words: " ".join(words[: 2 if words[0] == "run" else 1]),
 )
-def test_a_command_that_needs_torch_says_what_to_install(store, tmp_path, words):
+def test_missing_packages__a_command_that_needs_torch_says_what_to_install(store, tmp_path, words):
     done = without(TORCH, *(word.format(store=store) for word in words), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     sentence = rf"nescio {words[0]} needs (torch|timm|torchvision): pip install 'nescio\[train\]' \(.*'\.\[train\]'\)\n"
     assert re.fullmatch(sentence, done.stderr)
 
 
-def test_what_needs_no_torch_works_without(tmp_path):
+def test_missing_packages__what_needs_no_torch_works_without(tmp_path):
     labels = np.arange(60) % 3
     file = tmp_path / "test.npz"
     np.savez(file, labels=labels, logits=np.eye(3)[labels] + np.random.default_rng(0).normal(size=(60, 3)))
@@ -89,25 +89,25 @@ def test_what_needs_no_torch_works_without(tmp_path):
         assert done.returncode == 0 and "needs" not in done.stderr, (words, done.stderr)
 
 
-def test_other_packages_are_named_as_they_are_installed(tmp_path):
+def test_missing_packages__other_packages_are_named_as_they_are_installed(tmp_path):
     done = without(("pyarrow",), "evaluate", tmp_path / "x.parquet")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     done = without(("rich",), "metrics")
     assert done.stderr.endswith(": pip install rich\n") and done.stderr.startswith("nescio metrics ")
 
 
-def test_the_extra_train_runs_every_benchmark():
+def test_missing_packages__the_extra_train_runs_every_benchmark():
     """What the search of `nescio run url` imports is in it."""
     assert ("optuna", "train") in declared() and EXTRAS["optuna"] == "train"
     assert install("optuna").count("[train]") == 2 and install("rich") == "pip install rich"
 
 
-def test_export_looks_for_its_packages_before_any_work(tmp_path):
+def test_missing_packages__export_looks_for_its_packages_before_any_work(tmp_path):
     done = without(("onnxscript", "timm"), "export", "resnet18", "--threshold", "0.5", cwd=tmp_path)
     assert done.returncode == 2 and "onnxscript" in done.stderr and "[export]" in done.stderr
 
 
-def test_an_error_of_our_own_imports_is_not_hidden():
+def test_missing_packages__an_error_of_our_own_imports_is_not_hidden():
     done = without(("nescio.metrics", "nescio"), "metrics")
     assert done.returncode == 1 and "Traceback" in done.stderr
 
@@ -119,7 +119,7 @@ def declared():
     return {(re.match(r"[\w.-]+", line)[0].lower(), extra) for extra, lines in extras.items() for line in lines}
 
 
-def test_the_extras_are_those_of_the_project():
+def test_extras__the_extras_are_those_of_the_project():
     names = {"PIL": "pillow", "huggingface_hub": "huggingface_hub"}
     for package, extra in EXTRAS.items():
         assert (names.get(package, package), extra) in declared()
@@ -134,7 +134,7 @@ def imported(tree):
             yield node.module.partition(".")[0]
 
 
-def test_what_is_imported_is_declared():
+def test_missing_packages__what_is_imported_is_declared():
     distributions = {
         "PIL": "pillow",
         "sklearn": "scikit-learn",

@@ -83,7 +83,7 @@ def read_csv(path):
 # ---- the scores
 
 
-def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
+def test_rank__the_file_holds_the_measures_themselves(capsys, place, tmp_path):
     to = tmp_path / "scores.csv"
     code, out, _ = ask(capsys, "rank", with_references(place), "--k", 30, "--row-scores", to)
     assert code == 0 and f"{N} rows" in out and str(to) in out
@@ -102,7 +102,7 @@ def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
 
 
 @pytest.mark.parametrize("options", [("--distance", "euclidean"), ("--similarity", "overlap")])
-def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options):
+def test_rank__distance_and_similarity_are_asked_for(capsys, place, tmp_path, options):
     to, how = tmp_path / "s.csv", {"--distance": "metric", "--similarity": "similarity"}[options[0]]
     words = [*options, "--k", 30, "--components", 0, "--row-scores", to]
     assert ask(capsys, "rank", with_references(place), *words)[0] == 0
@@ -112,7 +112,7 @@ def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options)
     assert "u_ll" not in held
 
 
-def test_rows_that_the_models_see_differently_are_the_least_reliable(capsys, place):
+def test_rank__rows_that_the_models_see_differently_are_the_least_reliable(capsys, place):
     words = ["--components", 3, "--list-rows", ODD, "--format", "json"]
     code, out, _ = ask(capsys, "rank", with_references(place), *words)
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
@@ -127,7 +127,7 @@ def test_rows_that_the_models_see_differently_are_the_least_reliable(capsys, pla
     assert np.mean(values) == pytest.approx(found["chance"], abs=0.02)
 
 
-def test_without_references_each_half_judges_the_other(capsys, place, tmp_path):
+def test_rank__without_references_each_half_judges_the_other(capsys, place, tmp_path):
     code, out, _ = ask(capsys, "rank", mine(*files(place, "t")), "--components", 0, "--row-scores", tmp_path / "s.csv")
     held, tests = read_csv(tmp_path / "s.csv"), loaded(place, "t")
     assert code == 0 and "two halves" in re.sub(r"\s+", " ", out)
@@ -141,7 +141,7 @@ def test_without_references_each_half_judges_the_other(capsys, place, tmp_path):
     assert set(np.argsort(held["nc"])[:ODD]) & set(range(ODD))
 
 
-def test_a_part_of_the_rows_as_references_gets_no_score(capsys, place, tmp_path):
+def test_rank__a_part_of_the_rows_as_references_gets_no_score(capsys, place, tmp_path):
     words = ["--split-references", 80, "--row-scores", tmp_path / "s.npz", "--components", 5]
     assert ask(capsys, "rank", mine(*files(place, "t")), *words)[0] == 0
     with np.load(tmp_path / "s.npz") as held:
@@ -150,7 +150,7 @@ def test_a_part_of_the_rows_as_references_gets_no_score(capsys, place, tmp_path)
         assert held["mine/nc"].shape == held["mine/u_ll"].shape == (N - 80,)
 
 
-def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path):
+def test_rank__members_may_have_other_orders_and_other_widths(capsys, place, tmp_path):
     """NC does not mind; the variance between spaces of other widths does not exist, and that is said."""
     first, second = loaded(place, "t", 2)
     order = np.random.default_rng(1).permutation(N)
@@ -165,7 +165,7 @@ def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path)
     assert "u_fv" in b and "u_fv" not in a and len(first) == N
 
 
-def test_every_format_holds_the_same(capsys, place, tmp_path):
+def test_rank__every_format_holds_the_same(capsys, place, tmp_path):
     for ending in ("csv", "parquet", "npz"):
         words = ["--components", 3, "--row-scores", tmp_path / f"s.{ending}"]
         assert ask(capsys, "rank", with_references(place), *words)[0] == 0
@@ -181,7 +181,7 @@ def test_every_format_holds_the_same(capsys, place, tmp_path):
 # ---- what is stated
 
 
-def test_usual_k_and_chance():
+def test_rank__usual_k_and_chance():
     assert [default_k(r) for r in (1, 20, 21, 500, 1999, 2000, 5000, 60_000)] == [1, 1, 2, 25, 100, 100, 100, 100]
     rng = np.random.default_rng(0)
     for k, r in ((5, 100), (50, 200), (100, 5000)):
@@ -191,7 +191,7 @@ def test_usual_k_and_chance():
         assert jaccard.mean() == pytest.approx(chance_nc(k, r, "jaccard"), abs=0.01)
 
 
-def test_the_terminal_states_k_and_references(capsys, place):
+def test_rank__the_terminal_states_k_and_references(capsys, place):
     code, out, _ = ask(capsys, "rank", with_references(place), "--list-rows", 3)
     words = re.sub(r"\s+", " ", out)
     assert code == 0 and "k = 20 neighbours (Jaccard similarity), 400 references" in words
@@ -200,7 +200,7 @@ def test_the_terminal_states_k_and_references(capsys, place):
     assert len(re.findall(r"\b10(?:0\d|1[01])\b", least)) == 3  # the first ODD rows
 
 
-def test_rows_on_a_reference_are_noted(capsys, place):
+def test_rank__rows_on_a_reference_are_noted(capsys, place):
     code, _, err = ask(capsys, "rank", with_references(place, "t"), "--k", 5)
     assert code == 0 and f"{N} rows " in err
 
@@ -233,7 +233,7 @@ def digits(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["", "plain"])
-def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind):
+def test_rank__the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind):
     folder, images, odd = digits
     pair = [folder / f"{kind}{member}.npz" for member in range(2)]
     words = [
@@ -266,7 +266,7 @@ def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind
     assert {"tables.md", "tables.tex", "tables.csv"} <= {each.name for each in (tmp_path / "out").iterdir()}
 
 
-def test_a_page_without_images_tells_the_rows_by_index(capsys, place, tmp_path):
+def test_rank__a_page_without_images_tells_the_rows_by_index(capsys, place, tmp_path):
     words = ["--output", tmp_path / "out", "--list-rows", 5]
     code, out, _ = ask(capsys, "rank", with_references(place), *words)
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
@@ -287,7 +287,7 @@ def photos(tmp_path_factory):
     return folder
 
 
-def test_a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
+def test_rank__a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
     rng = np.random.default_rng(0)
     names = np.array([f"{number:02}.png" for number in range(12)])
     for member in range(2):
@@ -308,7 +308,7 @@ def test_a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
             )
 
 
-def test_images_must_be_those_of_the_rows(photos):
+def test_rank__images_must_be_those_of_the_rows(photos):
     held = ImageSet(dataset_name(str(photos))).load()
     assert not held.dataset.labelled and len(held) == 12
     np.testing.assert_array_equal(rows_by_key(np.array([3, 0, 11]), held, 12), [3, 0, 11])
@@ -326,7 +326,7 @@ def test_images_must_be_those_of_the_rows(photos):
     np.testing.assert_array_equal(rows_by_key(every, digits, len(digits)), every)
 
 
-def test_a_thumbnail_is_a_small_png():
+def test_thumbnail__a_thumbnail_is_a_small_png():
     assert Image.open(io.BytesIO(thumbnail(np.zeros((8, 8, 1), np.uint8)))).size == (8, 8)
     assert Image.open(io.BytesIO(thumbnail(np.zeros((500, 250, 3), np.uint8)))).size == (48, 96)
 
@@ -339,7 +339,7 @@ def saved(path, **arrays):
     return path
 
 
-def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
+def test_rank__bad_inputs_are_one_sentence(capsys, place, tmp_path):
     one, two = files(place, "t", 2)
     rows = np.load(one)["embeddings"]
     other = saved(tmp_path / "other.npz", embeddings=rows + 1, index=np.arange(N) + 1001)
@@ -382,7 +382,7 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
         assert sentence in err and err.count("\n") == 1 and "Traceback" not in err, (words, err)
 
 
-def test_dumps_alone_never_import_torch(tmp_path):
+def test_rank__dumps_alone_never_import_torch(tmp_path):
     words = [
         "rank",
         f"mine={tmp_path / 'a.npz'},{tmp_path / 'b.npz'}",
@@ -399,7 +399,7 @@ def test_dumps_alone_never_import_torch(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(tmp_path, capsys):
+def test_rank__components_of_ll_are_those_under_which_unseen_references_are_likeliest(tmp_path, capsys):
     rng = np.random.default_rng(5)
     centres = 4 * rng.normal(size=(5, 8))
     for member in "ab":
@@ -423,7 +423,7 @@ def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(
     assert np.array_equal(ll["chosen"], ll["five"]) and not np.allclose(ll["chosen"], ll["two"])
 
 
-def test_a_link_to_itself_is_a_sentence(capsys, tmp_path):
+def test_rank__a_link_to_itself_is_a_sentence(capsys, tmp_path):
     (tmp_path / "a.npz").symlink_to("a.npz")
     code, _, err = ask(capsys, "rank", mine(tmp_path / "a.npz", tmp_path / "b.npz"))
     assert code == 2 and "a.npz" in err

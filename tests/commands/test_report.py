@@ -22,7 +22,7 @@ def study(value):
     return Study(benchmark="uimnet", version=4, rows=[ROW | {"value": value}], plan={"data": "digits"})
 
 
-def test_a_flipped_bit_in_the_rows_is_named(tmp_path, capsys):
+def test_report__a_flipped_bit_in_the_rows_is_named(tmp_path, capsys):
     store = Store(tmp_path)
     keep(study(0.5), store)
     (run,) = kept(store)
@@ -37,7 +37,7 @@ def test_a_flipped_bit_in_the_rows_is_named(tmp_path, capsys):
     assert "rows.parquet changed" in capsys.readouterr().err
 
 
-def test_the_newest_study_is_the_one_kept_last_whatever_the_clock_says(tmp_path):
+def test_report__the_newest_study_is_the_one_kept_last_whatever_the_clock_says(tmp_path):
     store = Store(tmp_path)
     for value in (0.1, 0.2, 0.3):
         keep(study(value), store)
@@ -49,14 +49,14 @@ def test_the_newest_study_is_the_one_kept_last_whatever_the_clock_says(tmp_path)
     assert kept(store)[0].key == newest.key
 
 
-def test_rows_of_no_known_benchmark_are_refused(tmp_path):
+def test_report__rows_of_no_known_benchmark_are_refused(tmp_path):
     store = Store(tmp_path)
     keep(Study(benchmark="nobody", version=1, rows=[ROW | {"benchmark": "nobody"}]), store)
     with pytest.raises(BadInput, match=r"benchmark.* 'nobody'"):
         story_of(read_kept(store, kept(store)[0]))
 
 
-def test_a_damaged_study_is_named_and_the_next_one_is_shown(tmp_path, capsys, monkeypatch):
+def test_report__a_damaged_study_is_named_and_the_next_one_is_shown(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = Store(tmp_path / "store")
     for value in (0.25, 0.5):
@@ -72,7 +72,7 @@ def test_a_damaged_study_is_named_and_the_next_one_is_shown(tmp_path, capsys, mo
     assert not capsys.readouterr().out
 
 
-def test_a_source_is_only_read_and_links_are_not_followed(tmp_path, capsys, monkeypatch):
+def test_report__a_source_is_only_read_and_links_are_not_followed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sent, victim = tmp_path / "sent", tmp_path / "victim"
     keep(study(0.5), Store(tmp_path / "store"))
@@ -94,14 +94,14 @@ def test_a_source_is_only_read_and_links_are_not_followed(tmp_path, capsys, monk
     assert sorted(sent.rglob("*")) == before
 
 
-def test_rows_that_lack_what_a_table_needs_end_in_a_sentence(tmp_path, capsys):
+def test_report__rows_that_lack_what_a_table_needs_end_in_a_sentence(tmp_path, capsys):
     odd = replace(study(0.5), rows=[ROW | {"method": None, "split": None}], reasons=[{"x": 1}], plan={"data": [1]})
     for name, content in files(odd).items():
         (tmp_path / name).write_bytes(content)
     assert main(["report", str(tmp_path), "--format", "csv"]) in (0, 2)
 
 
-def test_every_study_of_a_store_has_a_page_of_its_own(tmp_path, capsys, monkeypatch):
+def test_report__every_study_of_a_store_has_a_page_of_its_own(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = Store(tmp_path)
     studies = [study(value) for value in (0.1, 0.2)]
@@ -116,7 +116,7 @@ def test_every_study_of_a_store_has_a_page_of_its_own(tmp_path, capsys, monkeypa
     assert all(each.key in out for each in studies)
 
 
-def test_one_damaged_study_does_not_hide_the_others(tmp_path, capsys, monkeypatch):
+def test_report__one_damaged_study_does_not_hide_the_others(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = Store(tmp_path)
     studies = [study(value) for value in (0.1, 0.2)]
@@ -127,7 +127,7 @@ def test_one_damaged_study_does_not_hide_the_others(tmp_path, capsys, monkeypatc
     assert studies[1].key in capsys.readouterr().err and (tmp_path / "nescio-report" / page_name(studies[0])).is_dir()
 
 
-def test_a_study_keeps_the_command_that_made_it_first(tmp_path):
+def test_report__a_study_keeps_the_command_that_made_it_first(tmp_path):
     store = Store(tmp_path)
     with recorded_command(["run", "uimnet", "--plugin", "my method.py"]):
         keep(study(0.5), store)
@@ -139,7 +139,7 @@ def test_a_study_keeps_the_command_that_made_it_first(tmp_path):
     assert read_kept(store, run).provenance == again.provenance
 
 
-def test_a_bug_in_the_report_of_a_store_is_not_called_odd_input(tmp_path, monkeypatch):
+def test_report__a_bug_in_the_report_of_a_store_is_not_called_odd_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     keep(study(0.5), Store(tmp_path / "store"))
 

@@ -90,7 +90,7 @@ def run(capsys, *words):
     return code, seen.out, seen.err
 
 
-def test_a_study_has_a_first_look_and_a_page_of_its_own(tmp_path, capsys):
+def test_run__a_study_has_a_first_look_and_a_page_of_its_own(tmp_path, capsys):
     code, out, _ = run(capsys, "counting", "--store", tmp_path)
     assert code == 0 and "Counted 3." in out
     assert run(capsys, "recounting", "--upto", 2, "--store", tmp_path)[0] == 0
@@ -101,7 +101,7 @@ def test_a_study_has_a_first_look_and_a_page_of_its_own(tmp_path, capsys):
     assert (tmp_path / "elsewhere" / "index.html").is_file()
 
 
-def test_a_page_of_another_study_is_never_overwritten(tmp_path, capsys):
+def test_run__a_page_of_another_study_is_never_overwritten(tmp_path, capsys):
     place = tmp_path / "page"
     words = ["counting", "--store", tmp_path / "store", "--output", place]
     assert run(capsys, *words)[0] == 0
@@ -119,7 +119,7 @@ def test_a_page_of_another_study_is_never_overwritten(tmp_path, capsys):
     assert (tmp_path / "site" / "index.html").read_text() == other
 
 
-def test_a_page_of_the_same_plan_that_failed_in_part_is_replaced(tmp_path, capsys, monkeypatch):
+def test_run__a_page_of_the_same_plan_that_failed_in_part_is_replaced(tmp_path, capsys, monkeypatch):
     words = ["counting", "--bad", 1, "--store", tmp_path / "store", "--output", tmp_path / "page"]
     assert run(capsys, *words)[0] == 1
     monkeypatch.setattr(sys.modules[__name__], "count", count_all)
@@ -127,7 +127,7 @@ def test_a_page_of_the_same_plan_that_failed_in_part_is_replaced(tmp_path, capsy
     assert "[0.0, 1.0, 2.0]" in (tmp_path / "page" / "index.html").read_text()
 
 
-def test_rows_name_the_evaluation_that_they_are_from(tmp_path, capsys):
+def test_run__rows_name_the_evaluation_that_they_are_from(tmp_path, capsys):
     keys = []
     for store in (tmp_path / "one", tmp_path / "two"):
         _, out, _ = run(capsys, "counting", "--format", "json", "--store", store)
@@ -137,7 +137,7 @@ def test_rows_name_the_evaluation_that_they_are_from(tmp_path, capsys):
     assert keys[0] == keys[1] and len(set(keys[0])) == 3
 
 
-def test_a_finished_study_is_neither_made_nor_drawn_again(tmp_path, capsys):
+def test_run__a_finished_study_is_neither_made_nor_drawn_again(tmp_path, capsys):
     assert run(capsys, "counting", "--store", tmp_path)[0] == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     code, out, err = run(capsys, "counting", "--store", tmp_path)
@@ -145,13 +145,13 @@ def test_a_finished_study_is_neither_made_nor_drawn_again(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_json_is_alone_and_writes_no_page(tmp_path, capsys):
+def test_run__json_is_alone_and_writes_no_page(tmp_path, capsys):
     code, out, _ = run(capsys, "counting", "--format", "json", "--store", tmp_path)
     assert code == 0 and [row["value"] for row in json.loads(out)] == [0.0, 1.0, 2.0]
     assert not (tmp_path / "report").exists()
 
 
-def test_presets_and_options_reach_the_plan(tmp_path, capsys):
+def test_run__presets_and_options_reach_the_plan(tmp_path, capsys):
     _, out, _ = run(capsys, "counting", "--preset", "long", "--format", "json", "--store", tmp_path)
     assert len(json.loads(out)) == 5
     _, out, _ = run(capsys, "counting", "--preset", "long", "--upto", 4, "--format", "json", "--store", tmp_path)
@@ -160,7 +160,7 @@ def test_presets_and_options_reach_the_plan(tmp_path, capsys):
     assert code == 2 and "Did you mean 'long'?" in err
 
 
-def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
+def test_run__help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     for words, upto, epochs in (([], 3, 5), (["--preset", "long"], 5, 50)):
         with pytest.raises(SystemExit):
@@ -187,7 +187,7 @@ def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
     assert "Counts" in capsys.readouterr().out
 
 
-def test_what_fails_is_listed_and_does_not_stop_the_others(tmp_path, capsys):
+def test_run__what_fails_is_listed_and_does_not_stop_the_others(tmp_path, capsys):
     code, out, err = run(capsys, "counting", "--bad", 1, "--store", tmp_path)
     assert code == 1 and "Counted 2." in out
     assert "failed: number 1: 1 cannot be counted." in err
@@ -195,7 +195,7 @@ def test_what_fails_is_listed_and_does_not_stop_the_others(tmp_path, capsys):
     assert code == 2 and out == "" and "0 cannot be counted." in err  # nothing that was given can be used
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path, capsys):
+def test_run__a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     place = tmp_path / "file" / "page"
     code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--output", place)
@@ -206,7 +206,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path, caps
         assert code == 2 and "--output /proc/nescio-page " in err and not (tmp_path / "store").exists()
 
 
-def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys, monkeypatch):
+def test_run__a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("nescio.commands.run.check_writable", lambda *_: None)  # it came in the way later
     (tmp_path / "file").write_text("in the way")
     code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--output", tmp_path / "file" / "page")
@@ -214,7 +214,7 @@ def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, c
     assert "failed: writing the report:" in err and f"{tmp_path / 'file'}" in err and "a folder: choose" in err
 
 
-def test_another_launcher_is_an_option(tmp_path, capsys, monkeypatch):
+def test_run__another_launcher_is_an_option(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(launchers, "_parts", dict(launchers._parts))
     seen = []
 
@@ -235,7 +235,7 @@ def test_another_launcher_is_an_option(tmp_path, capsys, monkeypatch):
     "plan",
     [*PRESETS.values(), Plan(upto=4, bad=2), replace(PRESETS["long"], training=Training(lr=0.3, nesterov=True))],
 )
-def test_the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatch):
+def test_run__the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatch):
     plans, run = [], base.run
     short = Plan(upto=1)
     monkeypatch.setattr(base, "run", lambda benchmark, plan, work: run(benchmark, plans.append(plan) or short, work))
@@ -244,19 +244,19 @@ def test_the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatc
     assert plans == [plan]
 
 
-def test_a_dry_run_refuses_a_file_as_store(tmp_path, capsys):
+def test_run__a_dry_run_refuses_a_file_as_store(tmp_path, capsys):
     (tmp_path / "store").write_text("mine")
     code, out, err = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")
     assert (code, out) == (2, "") and "is a file" in err and err.count("\n") == 1
 
 
-def test_a_dry_run_counts_the_workers_of_its_launcher(tmp_path, capsys):
+def test_run__a_dry_run_counts_the_workers_of_its_launcher(tmp_path, capsys):
     for how, count in ((("--workers", 3), "three"), (("--launcher", "slurm", "--in-flight", 64), "64")):
         code, out, _ = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store", *how)
         assert code == 0 and f"with {count} workers" in out
 
 
-def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path, capsys):
+def test_run__a_dry_run_says_what_is_missing_and_does_nothing(tmp_path, capsys):
     code, out, err = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")
     assert code == 0 and err == "" and "3 steps are missing" in out and "3 figures" in out
     assert not (tmp_path / "store").exists()

@@ -9,7 +9,7 @@ from nescio.cli import main
 from nescio.work.store import Store
 
 
-def test_every_line_says_what_it_is(tmp_path, capsys):
+def test_runs__every_line_says_what_it_is(tmp_path, capsys):
     store = Store(tmp_path)
     with store.work("evaluate", {"parents": 3}, title="erm, trial 0, seed 1"):
         pass
@@ -24,7 +24,7 @@ def test_every_line_says_what_it_is(tmp_path, capsys):
     }
 
 
-def test_damaged_work_is_said_to_be(tmp_path, capsys):
+def test_runs__damaged_work_is_said_to_be(tmp_path, capsys):
     """A file that is cut, lost or added to shows at once; a changed byte of the same size with --verify."""
     store = Store(tmp_path)
     paths = {}
@@ -51,7 +51,7 @@ def test_damaged_work_is_said_to_be(tmp_path, capsys):
     assert "net.bin" in said and "2 finished, 4 damaged." in said
 
 
-def test_evaluations_of_pretrained_models_show_the_model(tmp_path, capsys):
+def test_runs__evaluations_of_pretrained_models_show_the_model(tmp_path, capsys):
     store = Store(tmp_path)
     for model in ("vit", "vgg"):
         with store.work("evaluate", {"model": model, "data": "digits"}, title=model):
@@ -61,7 +61,7 @@ def test_evaluations_of_pretrained_models_show_the_model(tmp_path, capsys):
     assert "vit · digits" in out and "vgg · digits" in out
 
 
-def test_a_study_has_its_date_data_methods_and_command(tmp_path, capsys):
+def test_runs__a_study_has_its_date_data_methods_and_command(tmp_path, capsys):
     words = ["run", "selective", "--store", str(tmp_path / "store"), str(tmp_path / "a.npz")]
     labels = np.arange(40) % 4
     np.savez(tmp_path / "a.npz", logits=np.eye(4)[labels] + np.eye(4)[labels[::-1]], labels=labels)
@@ -77,7 +77,7 @@ def test_a_study_has_its_date_data_methods_and_command(tmp_path, capsys):
     assert study["date"].split()[0] in capsys.readouterr().out
 
 
-def test_a_study_of_given_networks_names_these_and_not_the_methods_of_its_preset(tmp_path, capsys):
+def test_runs__a_study_of_given_networks_names_these_and_not_the_methods_of_its_preset(tmp_path, capsys):
     plan = {"data": "digits", "methods": ["erm", "sngp"], "networks": ["store:3f2a"]}
     for networks in (["store:3f2a"], []):
         with Store(tmp_path).work(

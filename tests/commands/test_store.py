@@ -28,14 +28,14 @@ def prune(capsys, store, *words):
     return code, seen.out, seen.err
 
 
-def test_a_dry_run_says_what_and_how_much_and_touches_nothing(store, capsys):
+def test_store__a_dry_run_says_what_and_how_much_and_touches_nothing(store, capsys):
     code, out, _ = prune(capsys, store, "--dry-run")
     assert code == 0 and len(store.runs()) == 3
     assert "  train     2 pieces of work, 2.0 MB" in out.splitlines()
     assert "  in all    2 pieces of work, 2.0 MB" in out.splitlines()
 
 
-def test_a_script_must_say_yes(store, capsys, monkeypatch):
+def test_store__a_script_must_say_yes(store, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     code, _, err = prune(capsys, store)
     assert code == 2 and "--yes" in err and len(store.runs()) == 3
@@ -47,7 +47,7 @@ def test_a_script_must_say_yes(store, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 1), ("yes", 1), ("", 3), ("no", 3)])
-def test_a_person_is_asked(store, capsys, monkeypatch, answer, left):
+def test_store__a_person_is_asked(store, capsys, monkeypatch, answer, left):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -58,12 +58,12 @@ def test_a_person_is_asked(store, capsys, monkeypatch, answer, left):
     assert len(store.runs()) == left
 
 
-def test_a_store_that_is_not_there_is_a_sentence(tmp_path, capsys):
+def test_store__a_store_that_is_not_there_is_a_sentence(tmp_path, capsys):
     assert main(["store", "prune", "--store", str(tmp_path / "nowhere")]) == 2
     assert "There is no store" in capsys.readouterr().err
 
 
-def test_damaged_work_is_named_and_stays(store, capsys):
+def test_store__damaged_work_is_named_and_stays(store, capsys):
     run = store.runs()[0]
     (run.folder / "config.json").write_text("{")
     code, out, err = prune(capsys, store, "--yes")
@@ -89,7 +89,7 @@ def sync(capsys, *words):
     return code, seen.out, seen.err
 
 
-def test_finished_work_is_copied_once(stores, capsys):
+def test_store__finished_work_is_copied_once(stores, capsys):
     source, target = stores
     assert sync(capsys, *stores) == (0, "Copied 3 of 3 finished steps; 0 were there.\n", "")
     assert [(run.stage, run.key) for run in target.runs()] == [(run.stage, run.key) for run in source.runs()]
@@ -99,7 +99,7 @@ def test_finished_work_is_copied_once(stores, capsys):
     assert sync(capsys, target, source)[1] == "Copied 1 of 4 finished steps; 3 were there.\n"
 
 
-def test_stages_are_chosen(stores, capsys):
+def test_store__stages_are_chosen(stores, capsys):
     _, target = stores
     assert sync(capsys, *stores, "--stages", "evaluate")[1].startswith("Copied 1 of 1 ")
     assert {run.stage for run in target.runs()} == {"evaluate"}
@@ -107,7 +107,7 @@ def test_stages_are_chosen(stores, capsys):
     assert code == 2 and "stage trian" in err
 
 
-def test_what_cannot_be_copied_costs_itself_alone(stores, capsys):
+def test_store__what_cannot_be_copied_costs_itself_alone(stores, capsys):
     source, target = stores
     damaged = next(run for run in source.runs() if run.stage == "train")
     (damaged.folder / "payload").write_bytes(b"y" * 100)
@@ -118,7 +118,7 @@ def test_what_cannot_be_copied_costs_itself_alone(stores, capsys):
     assert len(err.splitlines()) == 2
 
 
-def test_stores_that_are_not_there_or_the_same_are_sentences(stores, capsys, tmp_path):
+def test_store__stores_that_are_not_there_or_the_same_are_sentences(stores, capsys, tmp_path):
     assert "There is no store" in sync(capsys, tmp_path / "nowhere", stores[1])[2]
     code, _, err = sync(capsys, stores[0], stores[0])
     assert code == 2 and "same store" in err

@@ -41,13 +41,13 @@ def ask(words, place, encoding, **how):
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words.split()[0])
-def test_a_terminal_that_lacks_characters(place, words, encoding):
+def test_streams__a_terminal_that_lacks_characters(place, words, encoding):
     done = ask(words, place, encoding)
     assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
     assert "?" in done.stdout.decode(encoding)
 
 
-def test_json_is_the_same_on_any_terminal(place):
+def test_streams__json_is_the_same_on_any_terminal(place):
     words = "rank mine=test.npz,other.npz --components 0 --format json"
     other = Predictions.load(place / "test.npz")
     noise = np.random.default_rng(1).normal(size=(60, 4))
@@ -56,7 +56,7 @@ def test_json_is_the_same_on_any_terminal(place):
     assert json.loads(said["ascii"]) == json.loads(said["utf-8"]) and "→" in said["utf-8"]
 
 
-def test_a_pipe_that_is_closed_early_costs_no_page(place):
+def test_streams__a_pipe_that_is_closed_early_costs_no_page(place):
     code = "import sys; from nescio.cli import main; sys.exit(main())"
     words = [sys.executable, "-c", code, *["run", "selective", "test.npz", "--measures", "msp", "--output", "page"]]
     reader, writer = os.pipe()
@@ -67,7 +67,7 @@ def test_a_pipe_that_is_closed_early_costs_no_page(place):
 
 
 @pytest.mark.parametrize("module", ["argparse", "numpy", "nescio.commands.evaluate"])
-def test_ctrl_c_during_imports_is_no_traceback(place, module):
+def test_streams__ctrl_c_during_imports_is_no_traceback(place, module):
     """Ctrl-C comes where a module is imported: nothing heavy is, before `main` can say that it was stopped."""
     code = (
         "import sys\n"
@@ -83,7 +83,7 @@ def test_ctrl_c_during_imports_is_no_traceback(place, module):
     assert done.returncode == 130 and done.stderr.rstrip().endswith("stopped.") and "Traceback" not in done.stderr
 
 
-def test_public_names_are_there_and_load_nothing_before_they_are_used():
+def test_streams__public_names_are_there_and_load_nothing_before_they_are_used():
     code = (
         "import sys, nescio\n"
         "assert 'numpy' not in sys.modules and set(nescio.__all__) <= set(dir(nescio))\n"
@@ -94,7 +94,7 @@ def test_public_names_are_there_and_load_nothing_before_they_are_used():
     assert done.stdout.split() == ["scorecard", "Predictions", "True", "False"]
 
 
-def test_a_closed_stdout_and_a_terminal_without_columns(place):
+def test_streams__a_closed_stdout_and_a_terminal_without_columns(place):
     words = shlex.join([sys.executable, "-m", "nescio", "evaluate", "test.npz"])
     closed = subprocess.run(f"{words} >&-", shell=True, cwd=place, capture_output=True, check=False)
     assert (closed.returncode, closed.stderr) == (0, b"")
@@ -105,7 +105,7 @@ def test_a_closed_stdout_and_a_terminal_without_columns(place):
 
 
 @pytest.mark.parametrize("mark", ["\x1b[2J", "\x07", "\u202e", "\u200f", "\r"])
-def test_what_a_terminal_would_obey_is_written_as_its_code(place, mark, capsys, monkeypatch):
+def test_evaluate__what_a_terminal_would_obey_is_written_as_its_code(place, mark, capsys, monkeypatch):
     monkeypatch.chdir(place)
     shutil.copy("test.npz", f"a{mark}b.npz")
     assert main(["evaluate", f"a{mark}b.npz"]) == 0 and main(["evaluate", f"no{mark}.npz"]) == 2
@@ -114,6 +114,6 @@ def test_what_a_terminal_would_obey_is_written_as_its_code(place, mark, capsys, 
     assert mark.encode("unicode_escape").decode() in said.err
 
 
-def test_a_value_of_two_hyphens_is_named(capsys):
+def test_evaluate__a_value_of_two_hyphens_is_named(capsys):
     assert main(["evaluate", "test.npz", "--device=--"]) == 2
     assert "--device" in capsys.readouterr().err

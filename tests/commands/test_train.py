@@ -48,13 +48,13 @@ def test_train_says_the_key_and_the_place(store, capsys):
     assert said.err == ""
 
 
-def test_a_bad_log_is_refused_of_a_finished_network_too(store, capsys):
+def test_train__a_bad_log_is_refused_of_a_finished_network_too(store, capsys):
     words = [*TRAIN, "--method", "rnd", "--classes", "0-5", "--hparams", "width=32", "--store", store]
     assert main([*words, "--log", "9-0"]) == 2
     assert "--log" in capsys.readouterr().err
 
 
-def test_options_reach_the_trial(tmp_path):
+def test_train__options_reach_the_trial(tmp_path):
     words = "--method mc-dropout --hparams dropout=0.2,mc_samples=3 --spectral-bound 5 --data-seed 1 --init-seed 2"
     words += " --batch-size 64 --lr 0.05"
     more = "--optimizer adamw --schedule cosine --warmup 1 --accumulate 2 --clip 1 --augment none --precision float32"
@@ -75,7 +75,7 @@ def helped(cls, presets=None):
     return {action.dest.rpartition(".")[2]: action.help for action in parser._actions}
 
 
-def test_train_and_run_have_one_budget_and_name_where_it_starts():
+def test_add_options__train_and_run_have_one_budget_and_name_where_it_starts():
     budget = {entry.name for entry in fields(Training)}
     uimnet = benchmarks["uimnet"]
     trained, run = helped(train.Options), helped(uimnet.plan, uimnet.presets)
@@ -88,7 +88,7 @@ def test_train_and_run_have_one_budget_and_name_where_it_starts():
     assert run["epochs"].endswith("(default: 20)") and run["lr"] == trained["lr"]
 
 
-def test_due_has_its_own_spectral_norm_unless_another_is_given(tmp_path):
+def test_train__due_has_its_own_spectral_norm_unless_another_is_given(tmp_path):
     for words, target in (([], 3.0), (["--spectral-bound", "none"], None), (["--spectral-bound", "5"], 5.0)):
         place = tmp_path / str(target)
         assert (
@@ -97,11 +97,11 @@ def test_due_has_its_own_spectral_norm_unless_another_is_given(tmp_path):
         assert Store(place).record("train", key_in(place))["config"]["spectral"] == target
 
 
-def test_the_usual_batch():
+def test_usual_batch__the_usual_batch():
     assert [usual_batch(rows) for rows in (1_000_000, 4096, 4000, 1078, 100, 5)] == [256, 256, 128, 64, 8, 8]
 
 
-def test_predict_writes_a_file_to_evaluate(store, tmp_path, capsys):
+def test_evaluate__predict_writes_a_file_to_evaluate(store, tmp_path, capsys):
     key = key_in(store)
     for split, rows in (("test", 361), ("val", 72), ("train", 650), ("out", 238)):
         file = tmp_path / f"{split}.npz"
@@ -143,7 +143,7 @@ def test_predict_does_not_train_another_network_under_the_same_name(tmp_path, mo
     assert main(["predict", run.key, "--output", "own.npz"]) == 0
 
 
-def test_predict_takes_a_random_part_and_says_so(store, tmp_path, capsys):
+def test_train__predict_takes_a_random_part_and_says_so(store, tmp_path, capsys):
     drawn = {}
     for seed in ("0", "1"):
         file = tmp_path / f"{seed}.npz"
@@ -217,7 +217,7 @@ def test_methods_lists_hparams_and_ranges(capsys):
         (["methods", "nothing"], "no method named"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
+def test_train__bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
     place = [] if words[0] == "methods" else ["--store", str(tmp_path)]
     assert main([*words, *place]) == 2
     said = capsys.readouterr()
@@ -225,7 +225,7 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
 
 
 @pytest.mark.parametrize("words", [["train"], ["run", "sensitivity"]])
-def test_a_missing_gpu_is_one_sentence_before_any_work(tmp_path, capsys, monkeypatch, words):
+def test_train__a_missing_gpu_is_one_sentence_before_any_work(tmp_path, capsys, monkeypatch, words):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main([*words, "--device", "cuda", "--store", str(tmp_path / "store")]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -233,7 +233,7 @@ def test_a_missing_gpu_is_one_sentence_before_any_work(tmp_path, capsys, monkeyp
     assert not (tmp_path / "store").exists()
 
 
-def test_predict_and_runs_say_what_is_missing(store, tmp_path, capsys):
+def test_runs__predict_and_runs_say_what_is_missing(store, tmp_path, capsys):
     assert main(["predict", "ffff", "--store", store, "--output", str(tmp_path / "x.npz")]) == 2
     assert "network ffff" in capsys.readouterr().err
     assert main(["runs", "--store", str(tmp_path / "nowhere")]) == 2
@@ -254,7 +254,7 @@ def test_predict_and_runs_say_what_is_missing(store, tmp_path, capsys):
     assert not [run for run in Store(tmp_path).runs() if run.state == "failed"]
 
 
-def test_a_logger_hears_loss_rate_and_pace(tmp_path, monkeypatch):
+def test_train__a_logger_hears_loss_rate_and_pace(tmp_path, monkeypatch):
     from nescio.api import loggers
 
     heard = []
@@ -284,7 +284,7 @@ def scalars(folder):
     return {name: [(each.step, each.value) for each in events.Scalars(name)] for name in events.Tags()["scalars"]}
 
 
-def test_tensorboard_files_hold_the_loss(tmp_path):
+def test_train__tensorboard_files_hold_the_loss(tmp_path):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
     logs = tmp_path / "logs"
     assert main([*TRAIN, "--log", f"tensorboard:{logs}", "--store", str(tmp_path / "store")]) == 0
@@ -298,7 +298,7 @@ def test_tensorboard_files_hold_the_loss(tmp_path):
     assert 0 < last < first and [value for _, value in held["rate"]] == pytest.approx([0.1, 0.1])
 
 
-def test_tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
+def test_train__tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
     monkeypatch.setattr("nescio.commands.run.emit_study", lambda *_: 0)  # no page: it takes seconds
     words = (
@@ -315,7 +315,7 @@ def test_tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
     assert all(value > 0 for each in held.values() for _, value in each)
 
 
-def test_wandb_files_hold_the_loss(tmp_path, monkeypatch):
+def test_train__wandb_files_hold_the_loss(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="no wandb here")
     for name, value in {"MODE": "offline", "SILENT": "true"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
@@ -332,7 +332,7 @@ def test_wandb_files_hold_the_loss(tmp_path, monkeypatch):
     assert written[0] > written[-1] > 0 and len(set(written)) == 2  # two epochs
 
 
-def test_a_training_ends_with_its_accuracy_and_the_next_command(store, tmp_path, capsys, monkeypatch):
+def test_train__a_training_ends_with_its_accuracy_and_the_next_command(store, tmp_path, capsys, monkeypatch):
     """Each command names the one that follows."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("")

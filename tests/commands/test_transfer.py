@@ -39,7 +39,7 @@ def value(rows, metric, measure=None):
     return next(row["value"] for row in rows if (row["metric"], row["measure"]) == (metric, measure))
 
 
-def test_files(place, tmp_path, capsys):
+def test_transfer__files(place, tmp_path, capsys):
     views = f"{place}/view0.npz,{place}/view1.npz"
     words = ("transfer", place / "own.npz", "--views", views, "--bootstrap", 50)
     code, out, _ = ask(
@@ -66,7 +66,7 @@ def test_files(place, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_looks_at_images_and_their_crops(tmp_path, capsys):
+def test_transfer__a_checkpoint_looks_at_images_and_their_crops(tmp_path, capsys):
     weights = checkpoint(tmp_path / "w.pth", MODEL)
     images = folder(tmp_path / "birds", tuple("abcdefgh"), each=3)
     words = ("transfer", f"{MODEL}@{weights}", "--data", f"folder:{images}", "--store", tmp_path / "store")
@@ -80,7 +80,7 @@ def test_a_checkpoint_looks_at_images_and_their_crops(tmp_path, capsys):
     assert few["recommended"] == "gallery_margin"
 
 
-def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
+def test_transfer__a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
     """Digits 0 to 4 were learnt: on their test images the entropy is chosen, on the other digits it is not."""
     store = ("--store", tmp_path / "store", "--device", "cpu")
     _, out, _ = ask(capsys, "train", "--data", "digits", "--classes", "0-4", "--epochs", 8, *store)
@@ -108,12 +108,12 @@ def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
         (("resnet50", "--data", "digits", "--views", "a.npz"), "--crops"),
     ],
 )
-def test_bad_input_is_a_sentence(place, capsys, words, sentence):
+def test_transfer__bad_input_is_a_sentence(place, capsys, words, sentence):
     code, out, err = ask(capsys, "transfer", *(word.format(own=place / "own.npz") for word in words))
     assert code == 2 and sentence in err and not out
 
 
-def test_views_are_of_one_model(place, capsys):
+def test_transfer__views_are_of_one_model(place, capsys):
     own = place / "own.npz"
     code, _, err = ask(capsys, "evaluate", own, f"b={place}/view0.npz", "--views", own)
     assert code == 2 and "--views" in err

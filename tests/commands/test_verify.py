@@ -27,7 +27,7 @@ def dead(monkeypatch):
     monkeypatch.setitem(registry._parts, "dead", Dead)
 
 
-def test_alive(capsys):
+def test_verify__alive(capsys):
     assert main(["verify", "erm", "--epochs", "2"]) == 0
     said = capsys.readouterr().out
     assert "all passed" in said and "✗" not in said
@@ -36,13 +36,13 @@ def test_alive(capsys):
         assert what in said
 
 
-def test_dead(capsys, dead):
+def test_verify__dead(capsys, dead):
     assert main(["verify", "dead", "--epochs", "2"]) == 1
     said = capsys.readouterr().out
     assert "✗" in said and "it does nothing" in said and "1 failed" in said
 
 
-def test_json_holds_every_observation(capsys, dead):
+def test_verify__json_holds_every_observation(capsys, dead):
     assert (
         main(["verify", "dead", "--epochs", "2", "--backbone", "mlp", "--spectral-check", "0.5", "--format", "json"])
         == 1
@@ -65,7 +65,7 @@ def test_json_holds_every_observation(capsys, dead):
         (["erm", "--backbone", "nonet"], "no backbone named"),
     ],
 )
-def test_bad_input_is_one_sentence(capsys, words, sentence):
+def test_verify__bad_input_is_one_sentence(capsys, words, sentence):
     assert main(["verify", *words]) == 2
     said = capsys.readouterr().err
     assert sentence in said and len(said.strip().splitlines()) == 1
@@ -76,6 +76,6 @@ def test_check_method_raises_with_what_was_seen(dead):
         testing.check_method("dead", epochs=2)
 
 
-def test_contracts_leave_torch_alone_until_a_method_is_checked():
+def test_verify__contracts_leave_torch_alone_until_a_method_is_checked():
     code = "import sys, nescio.testing; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -32,7 +32,7 @@ def run(*words):
     return main(["zoo", *map(str, words), "--device", "cpu"])
 
 
-def test_the_command_compares_models_and_writes_a_page(place, tmp_path, capsys):
+def test_zoo__the_command_compares_models_and_writes_a_page(place, tmp_path, capsys):
     table = tmp_path / "results.csv"
     table.write_text("model,top1,img_size\ntest_resnet.r160_in1k,80.0,160\ntest_vit.r160_in1k,0.1,160\n")
     words = ["test_resnet", "test_vit", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w"]
@@ -52,7 +52,7 @@ def test_the_command_compares_models_and_writes_a_page(place, tmp_path, capsys):
     assert published == {"test_resnet": pytest.approx(0.8), "test_vit": pytest.approx(0.001)}
 
 
-def test_the_page_of_one_model_has_its_scorecard(place, tmp_path, capsys):
+def test_zoo__the_page_of_one_model_has_its_scorecard(place, tmp_path, capsys):
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
     assert run(*words, "--output", tmp_path / "page") == 0
     page = (tmp_path / "page" / "index.html").read_text()
@@ -64,7 +64,7 @@ def test_the_page_of_one_model_has_its_scorecard(place, tmp_path, capsys):
     assert run(*others) == 0 and "Accuracy and calibration" not in (tmp_path / "two" / "index.html").read_text()
 
 
-def test_the_command_goes_on_after_a_failure_and_ends_with_one(place, tmp_path, capsys):
+def test_zoo__the_command_goes_on_after_a_failure_and_ends_with_one(place, tmp_path, capsys):
     words = ["test_resnet", "test_byobnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w"]
     assert run(*words, "--store", tmp_path / "store", "--format", "json") == 1
     out, err = capsys.readouterr()
@@ -72,13 +72,13 @@ def test_the_command_goes_on_after_a_failure_and_ends_with_one(place, tmp_path, 
     assert "failed: test_byobnet on val: The weights of test_byobnet" in err
 
 
-def test_nothing_but_failures(place, tmp_path, capsys):
+def test_zoo__nothing_but_failures(place, tmp_path, capsys):
     assert run("test_byobnet", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--format", "json") == 1
     out, err = capsys.readouterr()
     assert json.loads(out) == [] and "failed: test_byobnet" in err
 
 
-def test_all_means_the_models_whose_weights_are_there(place, tmp_path, capsys):
+def test_zoo__all_means_the_models_whose_weights_are_there(place, tmp_path, capsys):
     words = [
         "--all-models",
         "--data",
@@ -96,7 +96,7 @@ def test_all_means_the_models_whose_weights_are_there(place, tmp_path, capsys):
     assert not list((tmp_path / "pixels").glob("[0-9a-f]*")), "forgotten when the last model was done"
 
 
-def test_damaged_images_are_skipped_when_asked_for(place, tmp_path, capsys):
+def test_zoo__damaged_images_are_skipped_when_asked_for(place, tmp_path, capsys):
     images = dict(np.load(place / "val.npz"))
     images["blob"] = images["blob"].copy()
     images["blob"][images["offsets"][4] : images["offsets"][5]] = 0
@@ -119,7 +119,7 @@ def test_damaged_images_are_skipped_when_asked_for(place, tmp_path, capsys):
     np.testing.assert_allclose(sound.logits, np.delete(whole.logits, 4, 0), rtol=2e-3, atol=2e-3)
 
 
-def test_all_without_any_weights_names_the_folder(place, tmp_path, capsys):
+def test_zoo__all_without_any_weights_names_the_folder(place, tmp_path, capsys):
     (tmp_path / "none").mkdir()
     assert (
         run("--all-models", "--weights", tmp_path / "none", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path)
@@ -128,13 +128,13 @@ def test_all_without_any_weights_names_the_folder(place, tmp_path, capsys):
     assert "No pretrained model" in capsys.readouterr().err
 
 
-def test_many_models_without_weights_are_one_line(place, tmp_path, capsys):
+def test_zoo__many_models_without_weights_are_one_line(place, tmp_path, capsys):
     assert run("test_*", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--format", "json") == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed")]
     assert len(lines) == 1 and "The weights of test_" in lines[0]
 
 
-def test_graded_detection_of_other_classes(place, tmp_path, capsys):
+def test_zoo__graded_detection_of_other_classes(place, tmp_path, capsys):
     other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
     fixed = folder(tmp_path / "fixed", ("x", "y"), each=3)
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
@@ -156,7 +156,7 @@ def test_graded_detection_of_other_classes(place, tmp_path, capsys):
     assert {0.0, 10.0} <= {row["severity"] for row in graded} and "hard" in {row["target"] for row in graded}
 
 
-def test_out_classes_that_bear_names_of_trained_classes_are_left_out(place, tmp_path, capsys):
+def test_zoo__out_classes_that_bear_names_of_trained_classes_are_left_out(place, tmp_path, capsys):
     """The images have numbers for classes; the model is of ImageNet-1k, so its names and WordNet ids are compared."""
     names = ("crane", "Fox_Squirrel", "n01443537", *(f"my {letter}" for letter in "abcdefgh"))
     other = folder(tmp_path / "animals", names, each=6)
@@ -186,7 +186,7 @@ def test_out_classes_that_bear_names_of_trained_classes_are_left_out(place, tmp_
         (["--ood-data", "OTHER", "--data-names", "IN", "--ood-names", "FEW"], "has 8 classes: name every class"),
     ],
 )
-def test_options_are_checked_before_any_model_predicts(place, tmp_path, capsys, monkeypatch, words, sentence):
+def test_zoo__options_are_checked_before_any_model_predicts(place, tmp_path, capsys, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
     other = folder(tmp_path / "animals", tuple("abcdefgh"), each=2)
     (tmp_path / "tree.txt").write_text("a b\n")
@@ -199,7 +199,7 @@ def test_options_are_checked_before_any_model_predicts(place, tmp_path, capsys, 
     assert sentence in capsys.readouterr().err
 
 
-def test_grading_that_fails_has_no_page_and_no_link_to_one(place, tmp_path, capsys):
+def test_zoo__grading_that_fails_has_no_page_and_no_link_to_one(place, tmp_path, capsys):
     other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
     assert run(*words, "--ood-data", f"folder:{other}", "--estimation-images", 8, "--test-images", 2) == 1
@@ -210,7 +210,7 @@ def test_grading_that_fails_has_no_page_and_no_link_to_one(place, tmp_path, caps
     assert not (report / "cood").exists() and "cood/index.html" not in (report / "index.html").read_text()
 
 
-def test_classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_path, capsys):
+def test_report__classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_path, capsys):
     other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
     (tmp_path / "tree.txt").write_text("n0 a\nn1 n2\n")
     (tmp_path / "in.txt").write_text("".join(f"n{y}\n" for y in range(1000)))
@@ -224,7 +224,7 @@ def test_classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_pat
     assert main(["report", str(tmp_path / "s"), "--only", "cood/models,fig6", "--output", str(tmp_path / "f")]) == 0
 
 
-def test_files_that_are_no_images_are_counted(place, tmp_path, capsys):
+def test_zoo__files_that_are_no_images_are_counted(place, tmp_path, capsys):
     data = folder(tmp_path / "set", ("n01440764", "n01443537"), each=3)
     for name in ("notes.txt", "one.heic", "TWO.HEIC", ".hidden"):
         (data / "n01440764" / name).write_text("no image")
@@ -235,7 +235,7 @@ def test_files_that_are_no_images_are_counted(place, tmp_path, capsys):
     assert "3 files skipped: .heic, .txt." in (page_of(tmp_path / "s", "zoo") / "index.html").read_text()
 
 
-def test_a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
+def test_zoo__a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--limit", 7]
     drawn = {}
     for seed in (0, 1):
@@ -250,7 +250,7 @@ def test_a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
     assert drawn[0] != drawn[1]
 
 
-def test_a_look_at_a_few(place, tmp_path, capsys):
+def test_zoo__a_look_at_a_few(place, tmp_path, capsys):
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--format", "json"]
     assert run(*words, "--store", tmp_path, "--limit", 5) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -300,7 +300,7 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
         ),
     ],
 )
-def test_bad_words(place, tmp_path, capsys, monkeypatch, words, sentence):
+def test_zoo__bad_words(place, tmp_path, capsys, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
     names = {"VAL": f"npz:{place / 'val.npz'}", "FILE": str(place / "w/test_resnet.safetensors")}
     try:
@@ -311,14 +311,14 @@ def test_bad_words(place, tmp_path, capsys, monkeypatch, words, sentence):
     assert end == 2 and sentence.lower() in err.lower()
 
 
-def test_a_set_of_other_classes_is_a_failure_of_a_named_model(place, tmp_path, capsys):
+def test_zoo__a_set_of_other_classes_is_a_failure_of_a_named_model(place, tmp_path, capsys):
     words = ["test_resnet", "--data", "digits", "--weights", place / "w", "--store", tmp_path, "--format", "json"]
     assert run(*words) == 1
     assert "digits has 10 classes" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_network_of_ones_own(tmp_path, capsys):
+def test_train__a_network_of_ones_own(tmp_path, capsys):
     """store:KEY: the same answers as `nescio predict` gives, from its own size, mean and deviation."""
     store = tmp_path / "store"
     assert main(["train", "--method", "erm", "--epochs", "1", "--store", str(store), "--device", "cpu"]) == 0
@@ -339,7 +339,7 @@ REAL, FILES = os.environ.get("NESCIO_DATA", ""), os.environ.get("NESCIO_WEIGHTS"
 @pytest.mark.slow
 @pytest.mark.skipif(not (Path(REAL) / "imagenet_val_2k.npz").is_file(), reason="NESCIO_DATA has no imagenet_val_2k.npz")
 @pytest.mark.skipif(not list(Path(FILES or ".").glob("efficientnet-lite0*.pth")), reason="NESCIO_WEIGHTS has no Lite0")
-def test_efficientnet_lite0_is_right_about_three_of_four_images(tmp_path, monkeypatch, capsys):
+def test_zoo__efficientnet_lite0_is_right_about_three_of_four_images(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NESCIO_WEIGHTS", FILES)
     data = f"npz:{Path(REAL) / 'imagenet_val_2k.npz'}"
     assert run("tf_efficientnet_lite0", "--data", data, "--store", tmp_path, "--format", "json") == 0
@@ -347,7 +347,7 @@ def test_efficientnet_lite0_is_right_about_three_of_four_images(tmp_path, monkey
     assert found.facts["accuracy"] == pytest.approx(0.75, abs=0.03)
 
 
-def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
+def test_runs__a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     """A head of three classes, folders of any names, and their names in the exported file."""
     import torch
 
@@ -385,7 +385,7 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     assert name in capsys.readouterr().out
 
 
-def test_the_time_left_is_counted_from_before_the_first_model(place, tmp_path):
+def test_predictions__the_time_left_is_counted_from_before_the_first_model(place, tmp_path):
     told = []
     work = Work(Context(Store(tmp_path), device="cpu"), None, lambda *event: told.append(event))
     options = Options(models=("test_resnet", "test_vit"), weights=str(place / "w"), data=f"npz:{place / 'val.npz'}")
@@ -397,14 +397,14 @@ def test_the_time_left_is_counted_from_before_the_first_model(place, tmp_path):
     assert counts[-2:] == [(2, 3, 2), (3, 3, 2)], "finished models took no time"
 
 
-def test_a_dry_run_needs_neither_images_nor_weights(tmp_path, capsys):
+def test_zoo__a_dry_run_needs_neither_images_nor_weights(tmp_path, capsys):
     words = ["zoo", "resnet18", "--data", f"folder:{tmp_path / 'nowhere'}", "--limit", "700", "--dry-run"]
     assert main([*words, "--store", str(tmp_path / "store"), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert "700" in said and "resnet18" in said and not (tmp_path / "store").exists()
 
 
-def test_a_dry_run_names_every_step_and_what_is_finished(place, tmp_path, capsys):
+def test_zoo__a_dry_run_names_every_step_and_what_is_finished(place, tmp_path, capsys):
     words = ["zoo", "test_resnet", "test_vit", "--weights", str(place / "w"), "--data", f"npz:{place / 'val.npz'}"]
     words += ["--device", "cpu", "--store", str(tmp_path / "store")]
 

@@ -56,7 +56,7 @@ def differ(one, other):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_none_shows_the_pixels_exactly_and_every_row_once(device):
+def test_split_dataset__none_shows_the_pixels_exactly_and_every_row_once(device):
     data = toy(n=37)
     images = split_dataset(data, (2, 0, 1), 0).train
     found = show(data, device, images, batch=8)
@@ -70,7 +70,7 @@ def test_none_shows_the_pixels_exactly_and_every_row_once(device):
     assert np.array_equal(np.stack(shown).transpose(0, 2, 3, 1), images.pixels)
 
 
-def test_shuffling_moves_rows_with_their_labels_and_loses_none():
+def test_dataset_from_arrays__shuffling_moves_rows_with_their_labels_and_loses_none():
     data = toy(n=40)
     found = show(data, batch=16, shuffle=True, seed=3)
     x, y, index = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -85,7 +85,7 @@ def test_shuffling_moves_rows_with_their_labels_and_loses_none():
 
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS)
-def test_the_seed_decides_what_is_shown(augment):
+def test_dataset_from_arrays__the_seed_decides_what_is_shown(augment):
     data = toy()
     options = {"batch": 16, "augment": augment, "shuffle": True}
     first = show(data, seed=5, **options)
@@ -99,7 +99,7 @@ def test_the_seed_decides_what_is_shown(augment):
 
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS)
-def test_a_later_start_shows_the_same_rest(augment):
+def test_dataset_from_arrays__a_later_start_shows_the_same_rest(augment):
     data = toy()
     options = {"batch": 8, "augment": augment, "shuffle": True, "seed": 1}
     equal(show(data, start=2, **options), show(data, **options)[2:])
@@ -108,7 +108,7 @@ def test_a_later_start_shows_the_same_rest(augment):
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS)
 @pytest.mark.parametrize("world", [2, 3])
-def test_several_processes_share_the_batch_of_one(augment, world):
+def test_dataset_from_arrays__several_processes_share_the_batch_of_one(augment, world):
     data = toy(n=38)
     options = {"batch": 16, "augment": augment, "shuffle": True, "seed": 1, "views": 2}
     parts = [show(data, rank=rank, world=world, **options) for rank in range(world)]
@@ -118,7 +118,7 @@ def test_several_processes_share_the_batch_of_one(augment, world):
             assert torch.allclose(joined, whole[position], atol=1e-6)
 
 
-def test_two_views_of_an_image_are_two_draws():
+def test_dataset_from_arrays__two_views_of_an_image_are_two_draws():
     data = toy()
     ((x, y, _),) = show(data, batch=40, augment="full", views=2, seed=1)
     assert x.shape == (2, 40, 3, 16, 16) and len(y) == 40
@@ -129,14 +129,14 @@ def test_two_views_of_an_image_are_two_draws():
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("augment", AUGMENTATIONS)
-def test_the_memory_is_laid_out_as_asked(augment, channels_last):
+def test_dataset_from_arrays__the_memory_is_laid_out_as_asked(augment, channels_last):
     data = toy()
     form = torch.channels_last if channels_last else torch.contiguous_format
     for x, _, _ in show(data, augment=augment, channels_last=channels_last):
         assert x.is_contiguous(memory_format=form)
 
 
-def test_subsets_share_one_copy_on_a_device_and_prediction_does_not_spoil_it():
+def test_split_dataset__subsets_share_one_copy_on_a_device_and_prediction_does_not_spoil_it():
     data = toy()
     parts = split_dataset(data, (0, 1))
     with torch.inference_mode():
@@ -149,21 +149,21 @@ def test_subsets_share_one_copy_on_a_device_and_prediction_does_not_spoil_it():
 
 
 @pytest.mark.filterwarnings("error")
-def test_bytes_of_a_file_can_be_shown():
+def test_dataset_from_arrays__bytes_of_a_file_can_be_shown():
     """They may not be written to, which torch does not take."""
     pixels = np.frombuffer(pictures(8, 8).tobytes(), np.uint8).reshape(8, 8, 8, 3)
     data = builders.dataset_from_arrays("toy", (pixels, np.arange(8)), (pixels, np.arange(8)))
     assert len(show(data)) == 1
 
 
-def test_bfloat16_around_it_does_not_coarsen_the_images():
+def test_dataset_from_arrays__bfloat16_around_it_does_not_coarsen_the_images():
     data = toy()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = show(data, augment="full")
     equal(inside, show(data, augment="full"))
 
 
-def test_what_cannot_be_batched_is_refused():
+def test_dataset_from_arrays__what_cannot_be_batched_is_refused():
     with pytest.raises(BadInput, match=r"no augmentation named 'flip'\. There are: none, shift, crop-flip, full"):
         Batches(toy().train, toy(), CPU, augment="flip")
     with pytest.raises(BadInput, match="at least 1 image"):
@@ -177,7 +177,9 @@ def test_what_cannot_be_batched_is_refused():
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [8, 16, 80])
 @pytest.mark.parametrize("augment", ["shift", "crop-flip", "full"])
-def test_equal_images_in_a_batch_become_different_ones_within_range(augment, size, channels, device):
+def test_dataset_from_arrays__equal_images_in_a_batch_become_different_ones_within_range(
+    augment, size, channels, device
+):
     data = toy(pixels=np.repeat(pictures(1, size, channels), 16, 0))
     ((x, _, _),) = show(data, device, augment=augment, seed=2)
     seen = plain(x, data).cpu()
@@ -191,7 +193,7 @@ def test_equal_images_in_a_batch_become_different_ones_within_range(augment, siz
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("augment", AUGMENTATIONS)
-def test_every_device_shows_the_same(augment):
+def test_dataset_from_arrays__every_device_shows_the_same(augment):
     data = toy(size=80)
     options = {"augment": augment, "shuffle": True, "seed": 1, "batch": 16}
     for (x, y, _), (other, labels, _) in zip(show(data, **options), show(data, "cuda", **options), strict=True):
@@ -238,7 +240,7 @@ def is_grey(x):
     return (x.amax(1) - x.amin(1)).flatten(1).amax(1) < 1e-5
 
 
-def test_a_fifth_is_greyed(acts):
+def test_grey__a_fifth_is_greyed(acts):
     pixels = np.repeat(pictures(1, 16), 600, 0)
     assert abs(share_of(is_grey(acts(pixels))) - 0.2) < 0.05
     assert share_of(is_grey(acts(pixels, off=("grey",)))) == 0
@@ -254,7 +256,7 @@ def roughness(x):
     return (x.diff(dim=3).square().mean((1, 2, 3)) + x.diff(dim=2).square().mean((1, 2, 3))).sqrt()
 
 
-def test_half_are_blurred(acts):
+def test_blur__half_are_blurred(acts):
     pixels = np.repeat(pictures(1, 64), 60, 0)
     before = roughness(torch.from_numpy(pixels[:1]).permute(0, 3, 1, 2) / 255)
     seen = roughness(acts(pixels, only="blur"))
@@ -277,7 +279,7 @@ def test_half_are_blurred(acts):
     assert abs(spread - 1.05) < 0.02
 
 
-def test_half_are_mirrored(acts):
+def test_mirror__half_are_mirrored(acts):
     x, draw = coloured(), draws(400, 1)[:, 0]
     seen = batches.mirror(x, draw)
     turned = (seen == x.flip(3)).flatten(1).all(1)
@@ -289,7 +291,7 @@ def test_half_are_mirrored(acts):
         assert abs(share_of(seen[:, 0, 8, 10] > 0.5) - expected) < 0.08
 
 
-def test_images_are_moved_by_up_to_an_eighth(acts):
+def test_shift__images_are_moved_by_up_to_an_eighth(acts):
     pixels = np.zeros((600, 16, 16, 3), np.uint8)
     pixels[:, 8, 8] = 255
     at = (acts(pixels, "shift")[:, 0] > 0.5).nonzero()[:, 1:] - 8
@@ -307,7 +309,7 @@ def test_images_are_moved_by_up_to_an_eighth(acts):
     assert set(moved.unique().tolist()) == {0, 9} and (moved[:, :, 2:6, 2:6] == 9).all()
 
 
-def test_reflected_borders_mirror_the_image_at_its_edge():
+def test_shift__reflected_borders_mirror_the_image_at_its_edge():
     x = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).expand(50, 1, 8, 8)
     draw = draws(50, 2)
     moved = batches.shift(x, draw, 2, "reflect")
@@ -317,7 +319,7 @@ def test_reflected_borders_mirror_the_image_at_its_edge():
     assert not torch.equal(moved, batches.shift(x, draw, 2))
 
 
-def test_a_random_part_is_cut_out(acts):
+def test_random_box__a_random_part_is_cut_out(acts):
     boxes = batches.random_box(draws(4000, 4), 0.2)
     left, top, right, bottom = boxes.unbind(1)
     w, h = right - left, bottom - top
@@ -344,7 +346,7 @@ def test_a_random_part_is_cut_out(acts):
         assert len({each.numpy().tobytes() for each in acts(pixels, augment, only="nothing")}) == 1
 
 
-def test_four_fifths_are_recoloured(acts):
+def test_batches__four_fifths_are_recoloured(acts):
     even = np.full((600, 8, 8, 3), (180, 90, 40), np.uint8)
     original = torch.tensor([180, 90, 40]) / 255
     changed = (acts(even, off=("grey",))[:, :, 4, 4] - original).abs().amax(1) > 1e-3
@@ -352,7 +354,7 @@ def test_four_fifths_are_recoloured(acts):
     assert share_of((acts(even, off=("grey", "recolour"))[:, :, 4, 4] - original).abs().amax(1) > 1e-3) == 0
 
 
-def test_each_dial_of_the_colours_turns_what_it_says():
+def test_turn_hue__each_dial_of_the_colours_turns_what_it_says():
     x = 0.3 + 0.4 * coloured(8)
 
     def dial(position, value):
@@ -408,7 +410,7 @@ def both(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("augment", ["none", "shift", "crop-flip"])
-def test_streamed_images_are_those_of_memory(both, augment):
+def test_load__streamed_images_are_those_of_memory(both, augment):
     held, streamed = both(40, 32)
     assert isinstance(streamed.train.backing, EncodedImages) and isinstance(held.train.backing, Pixels)
     options = {"batch": 4, "augment": augment, "shuffle": True, "seed": 1, "start": 1}
@@ -420,7 +422,7 @@ def test_streamed_images_are_those_of_memory(both, augment):
 
 
 @pytest.mark.parametrize(("augment", "size"), [("crop-flip", 96), ("full", 32)])
-def test_streamed_parts_are_those_of_memory_at_the_detail_of_the_file(both, augment, size):
+def test_load__streamed_parts_are_those_of_memory_at_the_detail_of_the_file(both, augment, size):
     held, streamed = both(size + 32, size)
     options = {"batch": 4, "augment": augment, "shuffle": True, "seed": 1, "views": 2}
     first = show(streamed, **options)
@@ -436,7 +438,7 @@ def test_streamed_parts_are_those_of_memory_at_the_detail_of_the_file(both, augm
         assert torch.allclose(torch.cat([share[0] for share in shares], 1), whole[0], atol=1e-5)
 
 
-def test_streaming_leaves_the_global_generator_alone(both):
+def test_load__streaming_leaves_the_global_generator_alone(both):
     """A restart in the middle of an epoch begins to stream once more: that must not move the method's draws."""
     _, streamed = both(40, 32)
     state = torch.get_rng_state()
@@ -444,7 +446,7 @@ def test_streaming_leaves_the_global_generator_alone(both):
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_a_damaged_file_in_a_worker_is_one_sentence(both, tmp_path):
+def test_load__a_damaged_file_in_a_worker_is_one_sentence(both, tmp_path):
     _, streamed = both(40, 32)
     bad = streamed.train.backing.source(3)
     with open(bad, "r+b") as file:
@@ -454,7 +456,7 @@ def test_a_damaged_file_in_a_worker_is_one_sentence(both, tmp_path):
     assert str(no.value) == f"{bad} cannot be read: it is damaged, cut short, or no image."
 
 
-def test_packs_stream_too(tmp_path, monkeypatch):
+def test_load__packs_stream_too(tmp_path, monkeypatch):
     pixels, data = pictures(12, 16), []
     for each in pixels:
         out = io.BytesIO()

@@ -17,7 +17,7 @@ from tests.support.published_layouts import (
 )
 
 
-def test_a_revision_changes_with_a_pixel_or_a_label_and_with_nothing_else(tmp_path):
+def test_builders__a_revision_changes_with_a_pixel_or_a_label_and_with_nothing_else(tmp_path):
     pixels, labels = pictures(20, 8), np.arange(20) % 4
     arrays = {"x_train": pixels, "y_train": labels, "x_test": pixels[:8], "y_test": labels[:8]}
     np.savez(tmp_path / "toy.npz", **arrays)
@@ -42,7 +42,7 @@ def test_a_revision_changes_with_a_pixel_or_a_label_and_with_nothing_else(tmp_pa
     assert len(seen) == 6
 
 
-def test_the_revision_of_files_is_known_without_decoding(tmp_path, monkeypatch):
+def test_builders__the_revision_of_files_is_known_without_decoding(tmp_path, monkeypatch):
     write_tiny(tmp_path / "a")
     write_tiny(tmp_path / "b")
     first = revision("tiny-imagenet", tmp_path / "a")

@@ -25,7 +25,7 @@ def arrays(path, classes=10, n=40, size=8):
     return path
 
 
-def test_a_pack_of_validation_images_alone_can_be_evaluated_and_not_trained_on(tmp_path):
+def test_image_set__a_pack_of_validation_images_alone_can_be_evaluated_and_not_trained_on(tmp_path):
     from nescio.datasets import load
 
     spec = f"npz:{pack(tmp_path / 'val.npz')}"
@@ -36,7 +36,7 @@ def test_a_pack_of_validation_images_alone_can_be_evaluated_and_not_trained_on(t
         load(spec)
 
 
-def test_outside_means_every_labelled_image(tmp_path):
+def test_image_set__outside_means_every_labelled_image(tmp_path):
     spec = f"npz:{arrays(tmp_path / 'set.npz')}"
     inside, outside = labelled(spec), labelled(spec, "all_ood")
     assert (len(inside), len(outside)) == (40, 80)
@@ -53,7 +53,7 @@ def test_outside_means_every_labelled_image(tmp_path):
     assert len(labelled(f"npz:{words}", "all_ood")) == 9
 
 
-def test_folders(tmp_path):
+def test_class_labels__folders(tmp_path):
     whole = folder(tmp_path / "plain", ("ant", "bee"), each=10)
     assert len(labelled(f"folder:{whole}")) == 20, "nothing was trained on it"
     assert len(labelled(f"folder:{whole}", "test")) == 4, "what `nescio train` leaves for testing"
@@ -68,7 +68,7 @@ def test_folders(tmp_path):
 WNIDS = ("n01440764", "n01443537", "n15075141")  # ImageNet-1k's classes 0, 1 and 999
 
 
-def test_imagenet_by_its_path(tmp_path, monkeypatch):
+def test_align_labels__imagenet_by_its_path(tmp_path, monkeypatch):
     folder(tmp_path / "in/val", WNIDS)
     for spec in (f"imagenet:{tmp_path / 'in'}", f"imagenet:{tmp_path / 'in/val'}"):
         found = labelled(spec)
@@ -84,7 +84,7 @@ def test_imagenet_by_its_path(tmp_path, monkeypatch):
         load(f"imagenet:{tmp_path / 'in'}")
 
 
-def test_imagenet_as_kaggle_packs_it(tmp_path):
+def test_align_labels__imagenet_as_kaggle_packs_it(tmp_path):
     val = tmp_path / "ILSVRC/Data/CLS-LOC/val"
     val.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -98,7 +98,7 @@ def test_imagenet_as_kaggle_packs_it(tmp_path):
     assert found.source(0).endswith("val_00000000.JPEG")
 
 
-def test_labels_in_the_numbering_of_the_model(tmp_path):
+def test_align_labels__labels_in_the_numbering_of_the_model(tmp_path):
     texts = labelled(f"folder:{folder(tmp_path / 'numbers', tuple(map(str, range(12))))}")
     assert texts.classes[:3] == ("0", "1", "10"), "folders are sorted as texts"
     found = align_labels(texts, 12)
@@ -115,7 +115,7 @@ def test_labels_in_the_numbering_of_the_model(tmp_path):
         align_labels(labelled(f"folder:{some}"), 1000)
 
 
-def test_a_few_rows_stand_for_all(tmp_path):
+def test_class_labels__a_few_rows_stand_for_all(tmp_path):
     data = f"npz:{arrays(tmp_path / 'set.npz', classes=10, n=100)}"
     images, few, some = labelled(data), labelled(data, limit=30), labelled(data, labels=(3, 7))
     assert np.bincount(few.labels).tolist() == [3] * 10
@@ -137,7 +137,7 @@ def test_a_few_rows_stand_for_all(tmp_path):
         ({"labels": (-1,)}, "has no class -1"),
     ],
 )
-def test_bad_choices(tmp_path, options, sentence):
+def test_class_labels__bad_choices(tmp_path, options, sentence):
     with pytest.raises(BadInput, match=sentence):
         labelled(f"npz:{arrays(tmp_path / 'set.npz')}", **options)
 
@@ -154,14 +154,14 @@ def test_bad_choices(tmp_path, options, sentence):
         ("digits@x", ("digits@x", None, None)),
     ],
 )
-def test_the_parts_of_a_name(spec, parts):
+def test_class_labels__the_parts_of_a_name(spec, parts):
     name = DatasetName.parse(spec)
     assert name == parts
     if name.path is not None:
         assert name.with_path(name.path) == spec
 
 
-def test_one_set_has_one_name(tmp_path, monkeypatch):
+def test_absolute_name__one_set_has_one_name(tmp_path, monkeypatch):
     pack(tmp_path / "val.npz")
     monkeypatch.chdir(tmp_path)
     assert absolute_name("npz:val.npz") == absolute_name("npz:./val.npz") == f"npz:{tmp_path.resolve() / 'val.npz'}"
@@ -169,7 +169,7 @@ def test_one_set_has_one_name(tmp_path, monkeypatch):
     assert absolute_name("npz:val.npz@32") == f"npz:{tmp_path.resolve() / 'val.npz'}@32"
 
 
-def test_imagenet_is_known_by_its_class_names_too(tmp_path):
+def test_align_labels__imagenet_is_known_by_its_class_names_too(tmp_path):
     """Folders in the order of the alphabet are not ImageNet's order: names decide, and two of them say nothing."""
     names = ("Goldfish", "great_white_shark", "tench")
     found = labelled(f"folder:{folder(tmp_path / 'fish', names, each=2)}")
@@ -185,7 +185,7 @@ def test_imagenet_is_known_by_its_class_names_too(tmp_path):
         align_labels(images, 1000, class_map=[("ant", 1)])
 
 
-def test_phones_hold_images_upright_and_16_bits_are_not_white(tmp_path):
+def test_class_labels__phones_hold_images_upright_and_16_bits_are_not_white(tmp_path):
     from PIL import Image
 
     from nescio.datasets.decode import rgb
@@ -202,7 +202,7 @@ def test_phones_hold_images_upright_and_16_bits_are_not_white(tmp_path):
     np.testing.assert_array_equal(np.asarray(rgb(str(tmp_path / "deep.png")))[..., 0], grey // 257)
 
 
-def test_large_images_are_not_called_damaged_and_gifs_are_read(tmp_path, monkeypatch):
+def test_image_set__large_images_are_not_called_damaged_and_gifs_are_read(tmp_path, monkeypatch):
     from PIL import Image
 
     from nescio.datasets.decode import rgb
@@ -219,7 +219,7 @@ def test_large_images_are_not_called_damaged_and_gifs_are_read(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("kind", ["folder", "images"])
-def test_files_of_other_endings_are_counted_as_skipped(tmp_path, kind):
+def test_class_labels__files_of_other_endings_are_counted_as_skipped(tmp_path, kind):
     from PIL import Image
 
     from nescio import datasets

@@ -41,7 +41,7 @@ def moved(name, severity, x=X):
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_an_image_does_not_depend_on_who_else_is_in_its_batch(name):
+def test_corruption__an_image_does_not_depend_on_who_else_is_in_its_batch(name):
     whole = apply(name)
     assert whole.shape == X.shape and whole.dtype == torch.uint8
     alone = torch.cat([apply(name, x=X[i : i + 1], keys=KEYS[i : i + 1]) for i in (0, 5, 23)])
@@ -55,7 +55,7 @@ def test_an_image_does_not_depend_on_who_else_is_in_its_batch(name):
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_it_moves_pixels_and_the_last_severity_more_than_the_first(name):
+def test_corruptions__it_moves_pixels_and_the_last_severity_more_than_the_first(name):
     changes = [moved(name, severity) for severity in SEVERITIES]
     assert min(changes) > 0.2
     if name != "elastic_transform":  # its published constants trade displacement for smoothness
@@ -67,7 +67,7 @@ DRAWN = [name for name in CORRUPTIONS if name not in
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_what_draws_follows_the_key_and_the_seed(name):
+def test_corruption__what_draws_follows_the_key_and_the_seed(name):
     same = X[:1].expand(2, -1, -1, -1).contiguous()
     first, second = apply(name, x=same, keys=torch.tensor([1, 2]))
     other = apply(name, x=same[:1], keys=torch.tensor([1]), seed=1)[0]
@@ -77,14 +77,14 @@ def test_what_draws_follows_the_key_and_the_seed(name):
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize(("h", "w", "channels"), [(28, 28, 1), (40, 24, 3), (120, 160, 3)])
-def test_any_size_and_grey_images(name, h, w, channels):
+def test_corruption__any_size_and_grey_images(name, h, w, channels):
     x = pictures(2, h, w, channels)
     changed = apply(name, 2, x, KEYS[:2])
     assert changed.shape == x.shape and not torch.equal(changed, x)
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_thin_images_and_single_pixels(name):
+def test_corruption__thin_images_and_single_pixels(name):
     """Edges are mirrored as often as a kernel needs."""
     for h, w in ((1, 1), (1, 2), (2, 2), (1, 128), (4, 200), (150, 9)):
         for severity in (1, 5):
@@ -92,7 +92,7 @@ def test_thin_images_and_single_pixels(name):
             assert apply(name, severity, x, KEYS[:2]).shape == x.shape
 
 
-def test_noise_has_the_published_strength():
+def test_corruption__noise_has_the_published_strength():
     grey = torch.full((40, 32, 32, 3), 128, dtype=torch.uint8)
     keys = torch.arange(40)
     for severity, sigma in enumerate(CONSTANTS["gaussian_noise"][0], 1):
@@ -108,7 +108,7 @@ def test_noise_has_the_published_strength():
         assert float((salted == 0).float().mean()) == pytest.approx(share / 2, rel=0.1)
 
 
-def test_shot_noise_is_a_poisson_draw():
+def test_corruption__shot_noise_is_a_poisson_draw():
     from scipy.stats import poisson
 
     rate = CONSTANTS["shot_noise"][1][2]  # 12 at 224 pixels: few enough to tell counts apart
@@ -121,7 +121,7 @@ def test_shot_noise_is_a_poisson_draw():
     np.testing.assert_allclose(shares, law.pmf(np.arange(rate)), atol=0.01)
 
 
-def test_colour_changes_by_their_formulas():
+def test_corruption__colour_changes_by_their_formulas():
     import colorsys
 
     bright = apply("brightness", 4)[0, 3, 5].tolist()
@@ -136,7 +136,7 @@ def test_colour_changes_by_their_formulas():
     assert float((apply("contrast", 3, X[:1], KEYS[:1]).float() - wanted).abs().max()) <= 1.01
 
 
-def test_pixelate_and_jpeg_are_pillows():
+def test_corruption__pixelate_and_jpeg_are_pillows():
     image = Image.fromarray(X[2].numpy())
     small = image.resize((int(32 * 0.75),) * 2, Image.Resampling.BOX).resize((32, 32), Image.Resampling.BOX)
     np.testing.assert_array_equal(apply("pixelate", 4)[2].numpy(), np.asarray(small))
@@ -145,7 +145,7 @@ def test_pixelate_and_jpeg_are_pillows():
     np.testing.assert_array_equal(apply("jpeg_compression", 3)[2].numpy(), np.asarray(Image.open(file)))
 
 
-def test_blurs_keep_flat_images_and_smooth_edges():
+def test_corruption__blurs_keep_flat_images_and_smooth_edges():
     flat = torch.full((2, 32, 32, 3), 90, dtype=torch.uint8)
     for name in ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "elastic_transform"):
         assert int((apply(name, 5, flat, KEYS[:2]).int() - 90).abs().max()) <= 1, name
@@ -156,7 +156,7 @@ def test_blurs_keep_flat_images_and_smooth_edges():
         assert int(steps.max()) < 150, name
 
 
-def test_snow_and_frost_brighten_and_fog_hides():
+def test_corruption__snow_and_frost_brighten_and_fog_hides():
     dark = (X.float() * 0.3).byte()
     for name in ("snow", "frost"):
         assert float(apply(name, 4, dark).float().mean()) > float(dark.float().mean()) + 5, name
@@ -170,7 +170,7 @@ def test_snow_and_frost_brighten_and_fog_hides():
     assert visible == sorted(visible, reverse=True) and visible[0] > 0.9 and visible[-1] < 0.7
 
 
-def test_the_constants_of_the_larger_version_hold_from_100_pixels_on():
+def test_corruption__the_constants_of_the_larger_version_hold_from_100_pixels_on():
     small, large = pictures(1, 96, 96), pictures(1, 104, 104)
     keys = torch.tensor([5])
     for x, sigma in ((small, 0.04), (large, 0.08)):
@@ -179,7 +179,7 @@ def test_the_constants_of_the_larger_version_hold_from_100_pixels_on():
         assert float(noise.std()) == pytest.approx(sigma, rel=0.05)
 
 
-def test_random_numbers_are_uniform_normal_and_independent_of_each_other():
+def test_uniforms__random_numbers_are_uniform_normal_and_independent_of_each_other():
     keys = torch.arange(3000)
     u = uniforms(keys, 8, 5).numpy()
     assert u.min() > 0 and u.max() < 1
@@ -191,7 +191,7 @@ def test_random_numbers_are_uniform_normal_and_independent_of_each_other():
     assert not np.allclose(uniforms(keys, 8, 6).numpy(), u)
 
 
-def test_names_severities_and_keys():
+def test_corruption__names_severities_and_keys():
     with pytest.raises(BadInput, match="no corruption named 'rain'"):
         Corruption("rain", 1)
     with pytest.raises(BadInput, match="from 1 to 5"):
@@ -200,7 +200,7 @@ def test_names_severities_and_keys():
     assert (Corruption("fog", 3).condition, Corruption("fog", 3).level) == ("fog", 3.0)
 
 
-def test_rotations():
+def test_rotation__rotations():
     x = pictures(3, 20, 12)
     keys = KEYS[:3]
     assert torch.equal(Rotation(0).apply(x, keys), x) and torch.equal(Rotation(360).apply(x, keys), x)
@@ -213,7 +213,7 @@ def test_rotations():
     assert np.abs(turned[0].numpy()[inner, inner].astype(int) - wanted[inner, inner].astype(int)).mean() < 3
 
 
-def test_crops_show_a_part_of_the_image_and_follow_the_key():
+def test_crop__crops_show_a_part_of_the_image_and_follow_the_key():
     ramp = torch.arange(64, dtype=torch.uint8).repeat(64, 1)[None, :, :, None].expand(50, 64, 64, 1).contiguous()
     shown = Crop(0.25, 0.5).apply(ramp, torch.arange(50)).float()
     widths = shown[:, 32, -1, 0] - shown[:, 32, 0, 0]
@@ -239,14 +239,14 @@ def test_bits_are_alike_independent_and_functions_of_key_place_and_seed(count):
         assert float((found >> bit & 1).double().mean()) == pytest.approx(0.5, abs=0.04)
 
 
-def test_shot_noise_of_black_is_black_and_noise_is_clipped():
+def test_corruption__shot_noise_of_black_is_black_and_noise_is_clipped():
     black, white = (torch.full((3, 32, 32, 3), level, dtype=torch.uint8) for level in (0, 255))
     assert int(apply("shot_noise", 5, black, KEYS[:3]).max()) == 0
     noisy = apply("gaussian_noise", 5, white, KEYS[:3])
     assert 0.4 < float((noisy == 255).float().mean()) < 0.6
 
 
-def test_a_blur_along_a_line_is_the_sum_over_its_steps():
+def test_blur_along_angle__a_blur_along_a_line_is_the_sum_over_its_steps():
     x, angle = X[:6].float(), torch.tensor([0.7, -0.3, 0.1, 0.7, -0.75, 0.0])
     found = corruption_filters._blur_along_angle(x, 4, 2.0, angle)
     weights = torch.exp(-(torch.arange(9.0) ** 2) / 8)
@@ -271,7 +271,7 @@ def enlarged(image, factor):
 
 
 @pytest.mark.parametrize("size", [32, 104])
-def test_a_zoom_blur_is_the_mean_of_its_zooms(size):
+def test_corruption__a_zoom_blur_is_the_mean_of_its_zooms(size):
     shown = pictures(2, size, size - 4)
     for severity in (1, 2, 5):
         factors = np.arange(1, *CONSTANTS["zoom_blur"][size > 100][severity - 1]).tolist()
@@ -283,12 +283,12 @@ def test_a_zoom_blur_is_the_mean_of_its_zooms(size):
 
 @pytest.mark.parametrize("factor", [1.0, 1.25, 1.75, 2.5, 4.0, 4.5])
 @pytest.mark.parametrize(("h", "w"), [(32, 32), (33, 21), (1, 9), (3, 2)])
-def test_flakes_of_snow_are_enlarged_as_published(h, w, factor):
+def test_zoomed__flakes_of_snow_are_enlarged_as_published(h, w, factor):
     flakes = torch.rand(h, w, 2)
     assert np.allclose(corruption_filters._zoomed(flakes, factor), enlarged(flakes.numpy(), factor), atol=1e-5)
 
 
-def test_glass_copies_one_pixel_after_the_other():
+def test_final_sources__glass_copies_one_pixel_after_the_other():
     places = torch.randint(0, 300, (300,))
     values = torch.rand(300)
     in_turn = values.clone()
@@ -297,7 +297,7 @@ def test_glass_copies_one_pixel_after_the_other():
     assert torch.equal(values[corruption_filters._final_sources(places)], in_turn)
 
 
-def test_pixels_travel_further_through_glass_where_copies_are_copied(monkeypatch):
+def test_corruptions__pixels_travel_further_through_glass_where_copies_are_copied(monkeypatch):
     shown = torch.randint(0, 256, (4, 120, 120, 3), dtype=torch.uint8)
     shown = torch.from_numpy(zoom(shown.numpy()[:, ::6, ::6].astype(float), (1, 6, 6, 1), order=1)).byte()
     in_turn = moved("glass_blur", 3, shown)
@@ -306,7 +306,7 @@ def test_pixels_travel_further_through_glass_where_copies_are_copied(monkeypatch
 
 
 @pytest.mark.parametrize("decay", [3.0, 2.0, 1.4])
-def test_octaves_of_fog_fall_by_the_square_of_the_decay(decay):
+def test_plasma__octaves_of_fog_fall_by_the_square_of_the_decay(decay):
     """Published: the wobble is drawn between plus and minus a wobble, and multiplied by it."""
     clouds = corruption_filters._plasma(torch.arange(64), 64, decay, 0)
 
@@ -321,7 +321,7 @@ def test_octaves_of_fog_fall_by_the_square_of_the_decay(decay):
 
 
 @pytest.mark.parametrize("size", [32, 104])
-def test_motion_leaves_flat_images_as_they_are(size):
+def test_corruption__motion_leaves_flat_images_as_they_are(size):
     flat = torch.full((4, size, size, 3), 200, dtype=torch.uint8)
     flat[1] = 255
     for severity in SEVERITIES:
@@ -336,7 +336,7 @@ def test_ice_is_as_bright_and_as_rough_as_the_photographs():
         assert float(ice.diff(dim=1).abs().mean()) == pytest.approx(rough, rel=0.1)
 
 
-def test_rounds_of_glass_draw_anew(monkeypatch):
+def test_corruption__rounds_of_glass_draw_anew(monkeypatch):
     seen = []
     monkeypatch.setattr(
         corruption_filters, "bits", lambda index, count, seed: seen.append(seed) or bits(index, count, seed)
@@ -355,13 +355,13 @@ def test_rounds_of_glass_draw_anew(monkeypatch):
         (X[0], KEYS[:1], "uint8 images"),
     ],
 )
-def test_what_is_no_image_is_refused(pixels, keys, words):
+def test_corruption__what_is_no_image_is_refused(pixels, keys, words):
     for name in CORRUPTIONS:
         with pytest.raises(BadInput, match=words):
             apply(name, 1, pixels, keys)
 
 
-def test_threads_of_torch_are_as_before(monkeypatch):
+def test_corruption__threads_of_torch_are_as_before(monkeypatch):
     monkeypatch.setitem(corruptions.CHUNK, "cpu", X[0].numel() * 5)
     torch.set_num_threads(2)
     halves = [apply("fog", x=X[rows], keys=KEYS[rows]) for rows in (slice(12), slice(12, 24))]
@@ -375,7 +375,7 @@ def test_threads_of_torch_are_as_before(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("severity", [1, 5])
-def test_a_gpu_shows_what_a_cpu_shows(name, severity):
+def test_corruption__a_gpu_shows_what_a_cpu_shows(name, severity):
     runtime_for("cuda")  # with the products of training, which may be rounded
     here = apply(name, severity).int()
     there = apply(name, severity, X.cuda(), KEYS.cuda()).cpu().int()

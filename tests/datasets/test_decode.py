@@ -26,18 +26,18 @@ def written(image, kind, **how):
 
 
 @pytest.mark.parametrize("values", [GREY, GREY * 255, (GREY * 2e9).astype(np.int32), (GREY * -9).astype(np.int32)])
-def test_numbers_of_unknown_scale_are_not_black_or_white(values):
+def test_rgb__numbers_of_unknown_scale_are_not_black_or_white(values):
     with pytest.raises(BadInput, match="numbers of 32 bits"):
         rgb(written(Image.fromarray(values), "TIFF"))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_sixteen_bits_become_eight(kind):
+def test_rgb__sixteen_bits_become_eight(kind):
     deep = (GREY * 65535).astype(np.uint16)
     np.testing.assert_array_equal(np.asarray(rgb(written(Image.fromarray(deep), kind)))[..., 1], deep // 257)
 
 
-def test_the_first_picture_of_several_and_colours_of_print():
+def test_rgb__the_first_picture_of_several_and_colours_of_print():
     def near(data):
         return np.abs(np.asarray(rgb(data)).astype(int) - np.asarray(COLOURS)).max() <= 6
 
@@ -47,7 +47,7 @@ def test_the_first_picture_of_several_and_colours_of_print():
     assert near(written(COLOURS.quantize(48), "PNG")) and near(written(COLOURS.quantize(48), "GIF", **others))
 
 
-def test_other_kinds_of_files_are_neither_opened_nor_run(monkeypatch):
+def test_rgb__other_kinds_of_files_are_neither_opened_nor_run(monkeypatch):
     ran = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: ran.append(1))
     texture = bytearray(written(COLOURS, "DDS"))
@@ -58,14 +58,14 @@ def test_other_kinds_of_files_are_neither_opened_nor_run(monkeypatch):
     assert not ran
 
 
-def test_a_tag_of_another_type_is_a_sentence():
+def test_rgb__a_tag_of_another_type_is_a_sentence():
     data = written(COLOURS, "TIFF")
     strips = data.index(b"\x11\x01\x04\x00\x01\x00\x00\x00")  # StripOffsets, a whole number …
     with pytest.raises(BadInput, match="damaged, cut short, or no image"):
         rgb(data[: strips + 2] + b"\x0b" + data[strips + 3 :])  # … is now a fraction
 
 
-def test_a_damaged_tiff_is_a_sentence_and_not_wrong_pixels(capfd):
+def test_rgb__a_damaged_tiff_is_a_sentence_and_not_wrong_pixels(capfd):
     """libtiff prints “Fax4Decode: Bad code word” itself, and goes on with pixels that are not the image's."""
     noise = np.random.default_rng(0).integers(0, 2, (64, 64)).astype(bool)
     for compression in ("group4", "tiff_lzw"):
@@ -78,7 +78,7 @@ def test_a_damaged_tiff_is_a_sentence_and_not_wrong_pixels(capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_what_can_be_read_is_read_without_a_warning():
+def test_rgb__what_can_be_read_is_read_without_a_warning():
     palette = written(COLOURS.quantize(9), "PNG", transparency=bytes([0, 128, 255]))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -86,7 +86,7 @@ def test_what_can_be_read_is_read_without_a_warning():
     assert not said
 
 
-def test_a_label_map_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+def test_label_map__a_label_map_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
     path = str(tmp_path / "map.png")
     Image.fromarray(np.zeros((6, 8), np.uint8)).save(path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
@@ -95,7 +95,7 @@ def test_a_label_map_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF"])
-def test_a_file_that_is_cut_short_is_seen_without_reading_whole_jpegs(tmp_path, monkeypatch, kind):
+def test_check_head__a_file_that_is_cut_short_is_seen_without_reading_whole_jpegs(tmp_path, monkeypatch, kind):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
     whole, path = written(noise, kind), tmp_path / f"image.{kind.lower()}"
     for length in (len(whole) // 2, len(whole) * 9 // 10):

@@ -61,7 +61,7 @@ def same(part, x, y):
 # ---- layouts
 
 
-def test_folders_of_images_and_label_maps(tmp_path):
+def test_image_set__folders_of_images_and_label_maps(tmp_path):
     written = write_maps(tmp_path, (("train", 4), ("val", 2), ("test", 3)))
     data = load(f"maps:{tmp_path}")
     assert (data.classes, data.void, data.shape) == (("road", "sky", "car"), 255, (H, W))
@@ -75,7 +75,7 @@ def test_folders_of_images_and_label_maps(tmp_path):
     same(ImageSet(f"maps:{tmp_path}", "val").load().images, *written["val"])
 
 
-def test_without_a_validation_set_a_tenth_is_held_out(tmp_path):
+def test_split_dataset__without_a_validation_set_a_tenth_is_held_out(tmp_path):
     write_maps(tmp_path, (("train", 20), ("test", 2)))
     divided = split_dataset(load(f"maps:{tmp_path}"))
     assert (len(divided.train), len(divided.val)) == (18, 2)
@@ -98,13 +98,13 @@ def test_cityscapes_by_either_kind_of_label(tmp_path, ending):
     assert len(data.classes) == 19 and data.classes[0] == "road" and data.classes[18] == "bicycle" and data.void == 255
 
 
-def test_cityscapes_without_its_validation_set_says_that_test_has_no_labels(tmp_path):
+def test_dense__cityscapes_without_its_validation_set_says_that_test_has_no_labels(tmp_path):
     (tmp_path / "leftImg8bit/test").mkdir(parents=True)
     with pytest.raises(BadInput, match=r"no folder leftImg8bit/val"):
         load(f"cityscapes:{tmp_path}")
 
 
-def test_camvid(tmp_path, monkeypatch):
+def test_dense__camvid(tmp_path, monkeypatch):
     x, y = images(4), labels(4, 12)
     for row, split in enumerate(("train", "train", "val", "test")):
         write(tmp_path / "CamVid" / split / f"{row}.png", x[row])
@@ -132,7 +132,7 @@ def test_levels_of_a_shift_are_sets_of_their_own(tmp_path):
         levels("digits")
 
 
-def test_a_level_is_a_name_of_a_set_with_the_training_images_of_the_clean_one(tmp_path, monkeypatch):
+def test_levels__a_level_is_a_name_of_a_set_with_the_training_images_of_the_clean_one(tmp_path, monkeypatch):
     written = write_maps(tmp_path / "a#1", (("train", 4), ("val", 2), ("test", 3), ("shift/sun/-5", 3)))
     data = load(f"maps:{tmp_path / 'a#1'}#sun/-5")
     same(data.train, *written["train"])
@@ -158,7 +158,7 @@ def test_a_level_is_a_name_of_a_set_with_the_training_images_of_the_clean_one(tm
         ("rain/images", "rain/images is not named by a level"),
     ],
 )
-def test_a_folder_that_is_no_level_of_a_shift_is_named(tmp_path, folder, sentence):
+def test_levels__a_folder_that_is_no_level_of_a_shift_is_named(tmp_path, folder, sentence):
     write_maps(tmp_path, (("train", 4), ("test", 3), ("shift/sun/15", 3)))
     for hidden in ("shift/.cache/1", "shift/sun/.cache"):
         (tmp_path / hidden).mkdir(parents=True)
@@ -174,7 +174,7 @@ def names(images):
     return [Path(loaded.source(row)).stem for row in range(len(loaded))]
 
 
-def test_a_sample_is_of_the_same_images_at_every_level(tmp_path):
+def test_image_set__a_sample_is_of_the_same_images_at_every_level(tmp_path):
     folders = ("shift/sun/15", "shift/sun/-5", "shift/rain/1")
     written = write_maps(tmp_path, (("train", 4), ("test", 12), *((folder, 12) for folder in folders)))
     for seed in range(3):
@@ -187,7 +187,7 @@ def test_a_sample_is_of_the_same_images_at_every_level(tmp_path):
         assert dark.index.tolist() == clean.load().index.tolist()
 
 
-def test_a_sample_goes_by_names_and_what_a_level_lacks_is_named(tmp_path):
+def test_image_set__a_sample_goes_by_names_and_what_a_level_lacks_is_named(tmp_path):
     write_maps(tmp_path, (("train", 4), ("test", 6), ("shift/sun/15", 6), ("shift/sun/-5", 6)))
     drawn = names(ImageSet(f"maps:{tmp_path}", sample_size=2))
     spared = min({f"{row:03d}" for row in range(6)} - set(drawn))
@@ -226,7 +226,7 @@ def test_levels_share_training_images_and_only_two_of_them_stay_decoded(tmp_path
     assert len(taken) == len(set(taken)) == 8 * 3 * 2  # every file once, and those of the clean set before
 
 
-def test_of_a_sample_of_a_level_only_its_own_files_are_decoded(tmp_path, monkeypatch):
+def test_levels__of_a_sample_of_a_level_only_its_own_files_are_decoded(tmp_path, monkeypatch):
     write_maps(tmp_path, (("train", 4), ("test", 9), ("shift/rain/1", 9)))
     decoded, _ = listen(monkeypatch)
     (level,) = levels(f"maps:{tmp_path}")
@@ -238,7 +238,7 @@ def test_of_a_sample_of_a_level_only_its_own_files_are_decoded(tmp_path, monkeyp
 # ---- size, revision, what does not fit
 
 
-def test_scaled_to_a_height_with_labels_of_the_nearest_pixel(tmp_path):
+def test_dense__scaled_to_a_height_with_labels_of_the_nearest_pixel(tmp_path):
     x, y = write_maps(tmp_path)["test"]
     data = load(f"maps:{tmp_path}@3")
     assert data.shape == (3, 5) and data.test.pixels.shape == (3, 3, 5, 3)
@@ -246,7 +246,7 @@ def test_scaled_to_a_height_with_labels_of_the_nearest_pixel(tmp_path):
     assert abs(float(data.test.pixels.mean()) - float(x.mean())) < 4
 
 
-def test_what_does_not_fit_is_read_over_and_over_and_shows_the_same(tmp_path, monkeypatch):
+def test_batches__what_does_not_fit_is_read_over_and_over_and_shows_the_same(tmp_path, monkeypatch):
     write_maps(tmp_path)
     resident = load(f"maps:{tmp_path}")
     readers._load.cache_clear()
@@ -262,7 +262,7 @@ def test_what_does_not_fit_is_read_over_and_over_and_shows_the_same(tmp_path, mo
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_the_revision_follows_labels_images_and_size(tmp_path):
+def test_dense__the_revision_follows_labels_images_and_size(tmp_path):
     revisions = []
     for change in (
         lambda: write_maps(tmp_path),
@@ -276,7 +276,7 @@ def test_the_revision_follows_labels_images_and_size(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["train", "test", "shift/sun/15"])
-def test_other_pixels_in_a_file_of_the_same_length_have_another_revision(tmp_path, folder):
+def test_dense__other_pixels_in_a_file_of_the_same_length_have_another_revision(tmp_path, folder):
     write_maps(tmp_path, (("train", 4), ("test", 3), ("shift/sun/15", 3)))
     picture = tmp_path / folder / "images/001.bmp"
     picture.with_suffix(".png").unlink()
@@ -289,7 +289,7 @@ def test_other_pixels_in_a_file_of_the_same_length_have_another_revision(tmp_pat
     assert len(revisions) == 2
 
 
-def test_a_set_that_does_not_fit_keeps_the_revision_that_it_always_had(tmp_path, monkeypatch):
+def test_dense__a_set_that_does_not_fit_keeps_the_revision_that_it_always_had(tmp_path, monkeypatch):
     """Networks that were trained on it are then found again."""
     monkeypatch.setattr(decode, "RESIDENT_BYTES", 10)
     for part, n in (("train", 2), ("test", 1)):
@@ -323,7 +323,7 @@ def test_a_set_that_does_not_fit_keeps_the_revision_that_it_always_had(tmp_path,
         (lambda place: (place / "test").rename(place / "elsewhere"), "has no test images"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_together_is_said_in_a_sentence(tmp_path, spoil, sentence):
+def test_dense__what_does_not_fit_together_is_said_in_a_sentence(tmp_path, spoil, sentence):
     write_maps(tmp_path)
     spoil(tmp_path)
     with pytest.raises(BadInput, match=sentence):
@@ -347,7 +347,7 @@ def red(x, data):
     return (x[:, 0] * std + mean) * 255
 
 
-def test_a_batch_has_label_maps_as_they_are():
+def test_dataset_from_arrays__a_batch_has_label_maps_as_they_are():
     data = field()
     ((x, y, index),) = Batches(data.train, data, CPU, batch=6)
     assert torch.equal(y, torch.from_numpy(data.train.label_maps()).long()) and index.tolist() == list(range(6))
@@ -355,7 +355,7 @@ def test_a_batch_has_label_maps_as_they_are():
 
 
 @pytest.mark.parametrize("border", ["black", "reflect"])
-def test_crop_and_flip_move_images_and_label_maps_alike(border):
+def test_dataset_from_arrays__crop_and_flip_move_images_and_label_maps_alike(border):
     data = field(48)
     ((x, y, _),) = Batches(data.train, data, CPU, batch=48, augment="crop-flip", seed=5, border=border)
     shown = y != 200
@@ -368,7 +368,7 @@ def test_crop_and_flip_move_images_and_label_maps_alike(border):
     assert not torch.equal(y, torch.from_numpy(data.train.label_maps()).long())
 
 
-def test_images_are_scaled_and_mirrored_and_never_leave_the_frame_without_void():
+def test_dataset_from_arrays__images_are_scaled_and_mirrored_and_never_leave_the_frame_without_void():
     data = field(40)
     ramp = np.broadcast_to(np.arange(24, dtype=np.uint8), (40, 16, 24))
     x = np.repeat(ramp[..., None], 3, 3) * 10
@@ -383,7 +383,7 @@ def test_images_are_scaled_and_mirrored_and_never_leave_the_frame_without_void()
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
-def test_other_augmentations_of_label_maps_are_refused():
+def test_dataset_from_arrays__other_augmentations_of_label_maps_are_refused():
     data = field()
     for options, word in (
         ({"augment": "full"}, "not by full"),

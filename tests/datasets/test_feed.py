@@ -37,7 +37,7 @@ class Late:
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(1, 4), (4, 4), (23, 4), (24, 4), (7, 100)])
-def test_reading_ahead_shows_every_image_once_in_order(tmp_path, rows, batch):
+def test_ahead__reading_ahead_shows_every_image_once_in_order(tmp_path, rows, batch):
     pixels = np.random.default_rng(0).integers(0, 256, (rows, 9, 9, 3), dtype=np.uint8)
     np.save(tmp_path / "pixels.npy", pixels)
     late = Late()
@@ -50,7 +50,7 @@ def test_reading_ahead_shows_every_image_once_in_order(tmp_path, rows, batch):
     np.testing.assert_array_equal(np.concatenate([raw[:count].numpy() for raw, count in plain]), pixels)
 
 
-def test_reading_ahead_ends_with_its_reader(tmp_path):
+def test_ahead__reading_ahead_ends_with_its_reader(tmp_path):
     np.save(tmp_path / "pixels.npy", np.zeros((40, 8, 8, 3), np.uint8))
     held = np.load(tmp_path / "pixels.npy", mmap_mode="r")
     before = threading.active_count()

@@ -32,30 +32,30 @@ def tree(tmp_path: Path) -> Hierarchy:
     return read(tmp_path / "is_a.txt")
 
 
-def test_above_and_below_are_transitive(tree: Hierarchy) -> None:
+def test_hierarchy__above_and_below_are_transitive(tree: Hierarchy) -> None:
     assert tree.related(["kodiak"]) == {"kodiak", "brown-bear", "bear", "mammal", "animal"}
     assert tree.related(["mammal"]) == {"animal", "mammal", "whale", "orca", "bear", "brown-bear", "kodiak"}
 
 
-def test_both_ways_round_a_diamond_are_found_once(tree: Hierarchy) -> None:
+def test_hierarchy__both_ways_round_a_diamond_are_found_once(tree: Hierarchy) -> None:
     assert tree.related(["orca"]) == {"orca", "whale", "mammal", "swimmer", "animal"}
     below = {"mammal", "swimmer", "whale", "orca", "bear", "brown-bear", "kodiak"}
     assert tree.related(["animal"]) == {"animal"} | below
 
 
-def test_sisters_and_other_trees_are_not_related(tree: Hierarchy) -> None:
+def test_hierarchy__sisters_and_other_trees_are_not_related(tree: Hierarchy) -> None:
     assert tree.related(["brown-bear"]) == {"brown-bear", "bear", "mammal", "animal", "kodiak"}
     assert not {"whale", "swimmer", "cup"} & tree.related(["brown-bear"])
 
 
-def test_removal_is_equal_above_and_below(tree: Hierarchy) -> None:
+def test_overlapping__removal_is_equal_above_and_below(tree: Hierarchy) -> None:
     """Appendix L.1: ImageNet-1K has "brown bear", so "bear" is no fair out-class."""
     outside = ["brown-bear", "bear", "kodiak", "animal", "orca", "cup", "tea-cup", "unheard-of"]
     assert overlapping(["brown-bear", "tea-cup"], outside, tree) == (0, 1, 2, 3, 5, 6)
     assert overlapping(["brown-bear"], outside) == (0,)  # without a tree, the same name only
 
 
-def test_removal_does_not_depend_on_the_order_of_a_line(tmp_path: Path, tree: Hierarchy) -> None:
+def test_read__removal_does_not_depend_on_the_order_of_a_line(tmp_path: Path, tree: Hierarchy) -> None:
     """What is above a class in one order is below it in the other, and both are left out: no order need be named."""
     (tmp_path / "turned.txt").write_text("\n".join(" ".join(reversed(line.split())) for line in TREE.splitlines()))
     turned = read(tmp_path / "turned.txt")
@@ -65,13 +65,13 @@ def test_removal_does_not_depend_on_the_order_of_a_line(tmp_path: Path, tree: Hi
         assert overlapping([name], every, turned) == overlapping([name], every, tree)
 
 
-def test_a_cycle_ends() -> None:
+def test_hierarchy__a_cycle_ends() -> None:
     round_ = Hierarchy.from_pairs([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "d")])
     assert round_.related(["b"]) == {"a", "b", "c", "d"}
     assert round_.related(["d"]) == {"a", "b", "c", "d"}
 
 
-def test_equals_brute_force_on_random_graphs() -> None:
+def test_hierarchy__equals_brute_force_on_random_graphs() -> None:
     import random
 
     rng = random.Random(0)
@@ -86,7 +86,7 @@ def test_equals_brute_force_on_random_graphs() -> None:
             assert tree.related([str(each)]) == {str(each)} | above | below
 
 
-def test_a_chain_longer_than_the_stack() -> None:
+def test_hierarchy__a_chain_longer_than_the_stack() -> None:
     chain = Hierarchy.from_pairs((str(i), str(i + 1)) for i in range(50_000))
     assert len(chain.related(["0"])) == 50_001
 
@@ -100,13 +100,13 @@ def test_a_chain_longer_than_the_stack() -> None:
         ("alone\n", "line 1"),
     ],
 )
-def test_bad_files(tmp_path: Path, text: str, sentence: str) -> None:
+def test_read__bad_files(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "bad.txt").write_text(text)
     with pytest.raises(BadInput, match=sentence):
         read(tmp_path / "bad.txt")
 
 
-def test_bad_places_and_bytes(tmp_path: Path) -> None:
+def test_read__bad_places_and_bytes(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read"):
         read(tmp_path / "nowhere.txt")
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
@@ -114,7 +114,7 @@ def test_bad_places_and_bytes(tmp_path: Path) -> None:
         read(tmp_path / "a.txt")
 
 
-def test_classes_that_the_tree_does_not_name_are_refused(tree: Hierarchy) -> None:
+def test_overlapping__classes_that_the_tree_does_not_name_are_refused(tree: Hierarchy) -> None:
     """A hierarchy that knows no class would remove none, and nobody would notice."""
     with pytest.raises(BadInput, match="in-classes"):
         overlapping(["tench", "goldfish"], ["bear"], tree)
@@ -131,6 +131,6 @@ def test_names_of_classes(tmp_path: Path) -> None:
             names(tmp_path / "bad.txt")
 
 
-def test_no_torch() -> None:
+def test_hierarchy__no_torch() -> None:
     code = "import sys, nescio.datasets.hierarchy, nescio.benchmarks.cood; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

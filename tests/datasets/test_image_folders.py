@@ -19,7 +19,7 @@ from tests.support.published_layouts import (
 )
 
 
-def test_tiny_imagenet_is_read(tmp_path):
+def test_image_folders__tiny_imagenet_is_read(tmp_path):
     write_tiny(tmp_path)
     found = load("tiny-imagenet", tmp_path)
     assert found.classes == ("goldfish", "Egyptian cat", "lemon")  # ordered by WordNet id
@@ -32,7 +32,7 @@ def test_tiny_imagenet_is_read(tmp_path):
     assert load("tiny-imagenet@32", tmp_path).test.pixels.shape == (4, 32, 32, 3)
 
 
-def test_imagenet_is_read(tmp_path):
+def test_image_folders__imagenet_is_read(tmp_path):
     write_imagenet(tmp_path)
     found = load("imagenet@32", tmp_path)
     assert found.train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
@@ -48,7 +48,7 @@ def test_imagenet_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("held_out", ["test", "val"])
-def test_a_folder_with_its_own_split(tmp_path, held_out):
+def test_image_folders__a_folder_with_its_own_split(tmp_path, held_out):
     write_folders(tmp_path / "birds/train", 3, "PNG", ("crow", "owl"), width=32, height=32)
     write_folders(tmp_path / f"birds/{held_out}", 2, "PNG", ("crow", "owl"), start=70, width=32, height=32)
     write(tmp_path / "birds/train/crow/notes.txt", b"no image")
@@ -61,7 +61,7 @@ def test_a_folder_with_its_own_split(tmp_path, held_out):
     assert np.array_equal(found.test.pixels[3], smooth(81, 32, 32))
 
 
-def test_a_folder_without_split_gives_a_fifth_of_every_class(tmp_path):
+def test_image_folders__a_folder_without_split_gives_a_fifth_of_every_class(tmp_path):
     write_folders(tmp_path / "birds", 10, "PNG", ("crow", "owl"), width=32, height=32)
     found = load("folder:birds@32", tmp_path)
     assert np.bincount(found.train.labels).tolist() == [8, 8] and np.bincount(found.test.labels).tolist() == [2, 2]
@@ -72,7 +72,7 @@ def test_a_folder_without_split_gives_a_fifth_of_every_class(tmp_path):
 
 
 @pytest.mark.parametrize("link", ["cats/again", "cats/inner/loop", "dogs/others", "owls"])
-def test_a_link_that_would_count_images_twice_is_refused(tmp_path, link):
+def test_image_folders__a_link_that_would_count_images_twice_is_refused(tmp_path, link):
     write_folders(tmp_path / "a/train", 2, names=("cats", "dogs"))
     write_folders(tmp_path / "a/test", 2, names=("cats", "dogs"))
     (tmp_path / "a/train/cats/inner").mkdir()
@@ -84,14 +84,14 @@ def test_a_link_that_would_count_images_twice_is_refused(tmp_path, link):
         load(f"folder:{tmp_path}/a@32")
 
 
-def test_test_images_that_are_training_images_are_refused(tmp_path):
+def test_image_folders__test_images_that_are_training_images_are_refused(tmp_path):
     write_folders(tmp_path / "a/train", 2, names=("cats", "dogs"))
     (tmp_path / "a/test").symlink_to("train")
     with pytest.raises(BadInput, match="same folder"):
         load(f"folder:{tmp_path}/a@32")
 
 
-def test_links_to_folders_elsewhere_are_followed(tmp_path):
+def test_image_folders__links_to_folders_elsewhere_are_followed(tmp_path):
     write_folders(tmp_path / "store", 6, names=("cats", "dogs"))
     (tmp_path / "a").mkdir()
     (tmp_path / "a/x").symlink_to("../store/cats")
@@ -100,7 +100,7 @@ def test_links_to_folders_elsewhere_are_followed(tmp_path):
     assert len(found.train) + len(found.test) == 12 and found.classes == ("x", "y")
 
 
-def test_a_pipe_under_the_name_of_an_image_is_refused(tmp_path):
+def test_image_folders__a_pipe_under_the_name_of_an_image_is_refused(tmp_path):
     write_folders(tmp_path / "a", 2, names=("cats", "dogs"))
     os.mkfifo(tmp_path / "a/cats/z.jpg")
     with pytest.raises(BadInput, match=r"z\.jpg is not"):
@@ -115,7 +115,7 @@ def test_a_pipe_under_the_name_of_an_image_is_refused(tmp_path):
         load(f"npz:{tmp_path}/b.npz")
 
 
-def test_folders_that_are_no_classes_are_refused(tmp_path):
+def test_image_folders__folders_that_are_no_classes_are_refused(tmp_path):
     write_folders(tmp_path / "a/train", 2)
     with pytest.raises(BadInput, match="nor val"):
         load(f"folder:{tmp_path}/a")

@@ -45,7 +45,7 @@ def rows(images: LoadedImages):
 # ---- splits
 
 
-def test_every_split_is_the_rows_that_its_name_says(data):
+def test_image_set__every_split_is_the_rows_that_its_name_says(data):
     sets = {
         split: ImageSet(data, split, classes=(2, 0)).load() for split in ("train", "val", "test", "out", "train_val")
     }
@@ -63,7 +63,7 @@ def test_every_split_is_the_rows_that_its_name_says(data):
     assert set(ImageSet(data, "out", classes=(2, 0), ood_classes=(3,)).load().labels.tolist()) == {3}
 
 
-def test_given_is_what_a_network_from_elsewhere_is_evaluated_on_and_outside_is_everything(data, tmp_path):
+def test_image_set__given_is_what_a_network_from_elsewhere_is_evaluated_on_and_outside_is_everything(data, tmp_path):
     assert rows(ImageSet(data, "test_or_all").load()) == list(range(N, 2 * N))
     outside = ImageSet(data, "all_ood").load()
     assert sorted(rows(outside)) == list(range(2 * N)) and not outside.images.in_distribution.any()
@@ -77,17 +77,17 @@ def test_given_is_what_a_network_from_elsewhere_is_evaluated_on_and_outside_is_e
         ImageSet(alone, "val").load()
 
 
-def test_the_seed_decides_which_rows_are_held_out(data):
+def test_image_set__the_seed_decides_which_rows_are_held_out(data):
     first, again, other = (ImageSet(data, "val", seed=seed).load() for seed in (0, 0, 1))
     assert rows(first) == rows(again) != rows(other)
 
 
-def test_an_empty_split_is_one_sentence(data):
+def test_image_set__an_empty_split_is_one_sentence(data):
     with pytest.raises(BadInput, match=r"'out' of .* is empty"):
         ImageSet(data, "out").load()
 
 
-def test_votes_and_groups_stay_with_their_rows(data):
+def test_image_set__votes_and_groups_stay_with_their_rows(data):
     held = np.load(data.removeprefix("npz:"))
     votes = np.concatenate([held["annotations_train"], held["annotations_test"]])
     domain = np.concatenate([held["groups/domain_train"], held["groups/domain_test"]])
@@ -111,7 +111,7 @@ def test_votes_and_groups_stay_with_their_rows(data):
 # ---- which rows of a split
 
 
-def test_only_limit_and_sample(data):
+def test_image_set__only_limit_and_sample(data):
     every = ImageSet(data).load()
     some = ImageSet(data, labels=(1, 3)).load()
     assert set(some.labels.tolist()) == {1, 3} and len(some) == 30
@@ -137,7 +137,7 @@ def test_only_limit_and_sample(data):
         ({"readable": True}, "set `store`"),
     ],
 )
-def test_bad_choices_are_one_sentence(data, options, sentence):
+def test_image_set__bad_choices_are_one_sentence(data, options, sentence):
     with pytest.raises(BadInput, match=sentence):
         ImageSet(data, **options).load()
 
@@ -145,7 +145,7 @@ def test_bad_choices_are_one_sentence(data, options, sentence):
 # ---- identity
 
 
-def test_every_field_changes_the_key(data):
+def test_image_set__every_field_changes_the_key(data):
     base = ImageSet(data)
     others = {
         "data": "digits", "split": "val", "classes": (0, 1), "ood_classes": (3,), "seed": 1, "labels": (1,), "limit": 5,
@@ -155,7 +155,7 @@ def test_every_field_changes_the_key(data):
     assert len({to_json(base), *(to_json(replace(base, **{name: other})) for name, other in others.items())}) == 13
 
 
-def test_every_field_of_a_view_and_of_a_change_changes_the_key(data):
+def test_image_set__every_field_of_a_view_and_of_a_change_changes_the_key(data):
     changes = [None, Rotation(40.0), Rotation(41.0), Crop(), Crop(least=0.2), Crop(most=0.5), Crop(seed=1)]
     views = [View(8, 8), View(9, 8), View(8, 9), View(8, 8, "squash"), View(8, 8, interpolation="bilinear")]
     views += [View(8, 8, fill=(1, 0, 0)), View(8, 8, crop=0.5), View(8, 8, channels=1), View(8, 8, height=9)]
@@ -176,7 +176,7 @@ def changed(change, pixels, index, batch):
 
 
 @pytest.mark.parametrize("change", [Rotation(40.0), Crop(), Crop(0.3, 0.3, seed=2)], ids=str)
-def test_a_change_is_a_function_of_image_and_key_alone(change, data):
+def test_image_set__a_change_is_a_function_of_image_and_key_alone(change, data):
     images = ImageSet(data).load().images
     pixels, index = images.pixels, images.index
     whole = changed(change, pixels, index, len(pixels))
@@ -186,7 +186,7 @@ def test_a_change_is_a_function_of_image_and_key_alone(change, data):
     assert np.array_equal(changed(change, pixels[order], index[order], 11), whole[order])
 
 
-def test_a_quarter_turn_and_a_full_one():
+def test_rotation__a_quarter_turn_and_a_full_one():
     pixels = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8)
     index = np.arange(5)
     turned = changed(Rotation(90.0), pixels, index, 5)
@@ -194,7 +194,7 @@ def test_a_quarter_turn_and_a_full_one():
     assert np.array_equal(changed(Rotation(360.0), pixels, index, 5), pixels)
 
 
-def test_a_turn_of_an_image_that_is_not_square_is_by_the_angle_in_pixels():
+def test_rotation__a_turn_of_an_image_that_is_not_square_is_by_the_angle_in_pixels():
     """A dot right of the middle goes above it; measured in pixels, not in shares of the sides."""
     pixels = np.zeros((1, 21, 41, 1), np.uint8)
     pixels[0, 9:12, 29:32] = 255  # ten pixels to the right
@@ -203,7 +203,7 @@ def test_a_turn_of_an_image_that_is_not_square_is_by_the_angle_in_pixels():
     assert abs(columns.mean() - 20) < 0.6 and abs(abs(rows_.mean() - 10) - 10) < 1.1
 
 
-def test_crops_differ_between_images_and_between_seeds():
+def test_crop__crops_differ_between_images_and_between_seeds():
     ramp = np.tile(np.linspace(0, 255, 32).astype(np.uint8)[None, None, :, None], (40, 32, 1, 1))
     index = np.arange(40)
     first, other = (changed(Crop(0.1, 0.75, seed), ramp, index, 40).astype(float) for seed in (0, 1))
@@ -212,13 +212,13 @@ def test_crops_differ_between_images_and_between_seeds():
     assert np.abs(first - other).mean() > 10
 
 
-def test_a_crop_that_keeps_nothing_is_refused():
+def test_crop__a_crop_that_keeps_nothing_is_refused():
     with pytest.raises(BadInput, match="0 < least"):
         Crop(0.0, 0.5)
 
 
 @pytest.mark.parametrize("kind", ["images", "folder"])
-def test_a_folder_that_is_none(tmp_path, kind):
+def test_image_set__a_folder_that_is_none(tmp_path, kind):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="not a folder"):
         ImageSet(f"{kind}:{tmp_path / 'file'}").load()
@@ -227,7 +227,7 @@ def test_a_folder_that_is_none(tmp_path, kind):
 @pytest.mark.parametrize(
     "words", ["runs --store ~nouser/s", "zoo resnet18 --data folder:~nouser/x", "--plugin ~nouser/p.py runs"]
 )
-def test_the_home_of_nobody_is_a_sentence(words, capsys):
+def test_image_set__the_home_of_nobody_is_a_sentence(words, capsys):
     """A user who does not exist has no home: the path is taken as it stands, and nothing is there."""
     assert main(words.split()) == 2
     assert "~nouser" in capsys.readouterr().err

@@ -19,12 +19,12 @@ from tests.support.published_layouts import (
 )
 
 
-def test_subsets_share_the_pixels():
+def test_split_dataset__subsets_share_the_pixels():
     parts = split_dataset(load("digits"), (1, 2))
     assert parts.train.backing is parts.val.backing and parts.test.backing is parts.out.backing
 
 
-def test_what_does_not_fit_is_read_when_it_is_needed_and_is_the_same(tmp_path, monkeypatch):
+def test_split_dataset__what_does_not_fit_is_read_when_it_is_needed_and_is_the_same(tmp_path, monkeypatch):
     write_imagenet(tmp_path)
     held = load("imagenet@48", tmp_path)
     monkeypatch.setattr(decode, "RESIDENT_BYTES", 0)
@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_read_when_it_is_needed_and_is_the_same(tmp_path, m
     assert len({first, moved, revision("imagenet@48", tmp_path)}) == 3
 
 
-def test_a_part_of_a_picture_is_cut_from_the_square_that_is_looked_at():
+def test_decode__a_part_of_a_picture_is_cut_from_the_square_that_is_looked_at():
     picture = encode(smooth(0, 160, 96))
     whole = decode.decode(picture, 32)
     part = decode.decode(picture, 32, box=(0.25, 0.5, 0.75, 1.0))
@@ -61,7 +61,7 @@ def test_a_part_of_a_picture_is_cut_from_the_square_that_is_looked_at():
     assert np.array_equal(decode.decode(out.getvalue(), 16)[..., 2], small[..., 0])
 
 
-def test_mean_and_deviation_are_those_of_the_training_images(monkeypatch):
+def test_pixels__mean_and_deviation_are_those_of_the_training_images(monkeypatch):
     pixels = pictures(50, 8) // np.array([1, 2, 4], np.uint8)
     data = builders.dataset_from_arrays("x", (pixels, np.arange(50) % 2), (255 - pixels, np.arange(50) % 2))
     assert np.allclose(data.mean, (pixels / 255).mean((0, 1, 2)), rtol=1e-3)

@@ -19,7 +19,7 @@ from tests.support.published_layouts import (
 REAL = os.environ.get("NESCIO_DATA", "")
 
 
-def test_an_npz_of_arrays(tmp_path):
+def test_npz__an_npz_of_arrays(tmp_path):
     train, test = (pictures(20, 8, 1)[..., 0], np.arange(20) % 4), (pictures(8, 8, 1, 1)[..., 0], np.arange(8) % 4)
     arrays = {"x_train": train[0], "y_train": train[1], "x_test": test[0], "y_test": test[1]}
     np.savez(tmp_path / "toy.npz", **arrays)
@@ -30,7 +30,7 @@ def test_an_npz_of_arrays(tmp_path):
     assert load(f"npz:{tmp_path}/named.npz").classes == ("a", "b", "c", "d")
 
 
-def test_an_npz_of_encoded_images(tmp_path):
+def test_npz__an_npz_of_encoded_images(tmp_path):
     pack(tmp_path / "toy.npz", classes=np.array(list("abcd")))
     found = load("npz:toy.npz", tmp_path)
     rows = np.arange(12) % 3 == 2
@@ -82,7 +82,7 @@ def test_an_npz_of_encoded_images(tmp_path):
         ({"y_train": np.array([0, 1, None, 2])}, "pickle is never loaded"),
     ],
 )
-def test_an_npz_that_is_not_what_it_should_be_is_refused(tmp_path, held, words):
+def test_npz__an_npz_that_is_not_what_it_should_be_is_refused(tmp_path, held, words):
     images = np.zeros((4, 8, 8), np.uint8)
     whole = {"x_train": images, "y_train": np.arange(4), "x_test": images, "y_test": np.arange(4)}
     np.savez(tmp_path / "toy.npz", **(held if "x" in held else {**whole, **held}))
@@ -91,7 +91,7 @@ def test_an_npz_that_is_not_what_it_should_be_is_refused(tmp_path, held, words):
     assert "toy.npz" in str(no.value)
 
 
-def test_a_pack_that_is_not_whole_is_refused(tmp_path):
+def test_npz__a_pack_that_is_not_whole_is_refused(tmp_path):
     pack(tmp_path / "toy.npz")
     held = dict(np.load(tmp_path / "toy.npz"))
     for change, words in (
@@ -117,7 +117,7 @@ def test_a_pack_that_is_not_whole_is_refused(tmp_path):
         ("cifar100_small.npz", (10_000, 6_000), 32, "apple"),
     ],
 )
-def test_real_packs(file, rows, size, name, monkeypatch):
+def test_split_dataset__real_packs(file, rows, size, name, monkeypatch):
     if not (REAL and (Path(REAL) / file).exists()):
         pytest.skip(f"{file} is not in the folder that NESCIO_DATA names")
     found = load(f"npz:{file}", REAL)

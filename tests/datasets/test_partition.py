@@ -25,7 +25,7 @@ def gaussian(seed, most=12):
     return rng.standard_normal((rng.integers(2, most + 1), rng.integers(1, 5)))
 
 
-def test_leaves_torch_out():
+def test_partition__leaves_torch_out():
     code = "import sys, nescio.datasets.partition; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -53,14 +53,14 @@ def ward(means):
 
 
 @given(SEEDS)
-def test_equals_ward_by_brute_force(seed):
+def test_partition__equals_ward_by_brute_force(seed):
     means = gaussian(seed)
     made = partition(means)
     assert (list(made.inside), list(made.outside)) == ward(means)
 
 
 @given(SEEDS)
-def test_sides_are_equal_apart_and_divided_by_the_root(seed):
+def test_partition__sides_are_equal_apart_and_divided_by_the_root(seed):
     made = partition(gaussian(seed, most=30))
     n = len(made.order)
     assert sorted(made.order) == list(range(n))
@@ -84,21 +84,21 @@ def planted(sizes, seed=0, spread=0.1, d=5):
 
 
 @pytest.mark.parametrize(("sizes", "inside"), [((5, 9), 0), ((9, 5), 1), ((2, 20), 0)])
-def test_planted_clusters_are_found_and_the_smaller_one_is_in(sizes, inside):
+def test_partition__planted_clusters_are_found_and_the_smaller_one_is_in(sizes, inside):
     means, group = planted(sizes)
     made = partition(means)
     assert made.inside == tuple(np.flatnonzero(group == inside))
     assert set(group[list(made.outside)]) == {1 - inside}
 
 
-def test_planted_clusters_vanish_when_labels_are_shuffled():
+def test_partition__planted_clusters_vanish_when_labels_are_shuffled():
     means, group = planted((6, 9))
     rng = np.random.default_rng(1)
     shuffled = np.array([rng.permutation(column) for column in means.T]).T + rng.standard_normal(means.shape) * 30
     assert partition(shuffled).inside != tuple(np.flatnonzero(group == 0))
 
 
-def test_a_thousand_saved_class_means():
+def test_partition__a_thousand_saved_class_means():
     """266 classes far from the rest, of which 266 lie closer together than the others: the shape of the paper's case.
 
     ImageNet itself was not run: these means are synthetic.
@@ -111,7 +111,7 @@ def test_a_thousand_saved_class_means():
 
 
 @given(SEEDS)
-def test_rotation_shift_and_scale_change_nothing(seed):
+def test_partition__rotation_shift_and_scale_change_nothing(seed):
     means = gaussian(seed, most=20)
     rng = np.random.default_rng(seed)
     rotation, _ = np.linalg.qr(rng.standard_normal((means.shape[1],) * 2))
@@ -124,7 +124,7 @@ def test_rotation_shift_and_scale_change_nothing(seed):
 
 
 @given(SEEDS)
-def test_renumbering_the_classes_moves_nothing_but_ties(seed):
+def test_partition__renumbering_the_classes_moves_nothing_but_ties(seed):
     means = gaussian(seed, most=20)
     new = np.random.default_rng(seed).permutation(len(means))  # class new[i] becomes class i
     made, other = partition(means), partition(means[new])
@@ -138,7 +138,7 @@ def test_renumbering_the_classes_moves_nothing_but_ties(seed):
     assert not moved or moved in sisters  # a cut between two single sisters takes the smaller number
 
 
-def test_renumbering_planted_clusters_gives_the_same_sets():
+def test_partition__renumbering_planted_clusters_gives_the_same_sets():
     means, group = planted((4, 5, 6), spread=0.5)
     means[group == 1, 0] += 5  # clusters 1 and 2 are one side of the root
     made = partition(means)
@@ -151,14 +151,14 @@ def test_renumbering_planted_clusters_gives_the_same_sets():
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1, 3), (1, 3, 0, 2), (3, 1, 2, 0)])
-def test_of_equal_children_the_one_with_the_smallest_class_is_in(order):
+def test_partition__of_equal_children_the_one_with_the_smallest_class_is_in(order):
     line = np.empty((4, 1))
     line[list(order), 0] = [0.0, 1.0, 10.0, 11.5]
     made = partition(line)
     assert made.inside == (0, 2) and made.outside == (1, 3)
 
 
-def test_the_smallest_cases():
+def test_partition__the_smallest_cases():
     assert partition([[0.0], [1.0]]).inside == (0,) and partition([[5.0], [1.0]]).outside == (1,)
     made = partition([[0.0], [10.0], [1.0]])
     assert made.inside == (1,) and made.outside == (0,)
@@ -178,7 +178,7 @@ def test_the_smallest_cases():
         (np.zeros((3, 1)), ["a", "b"], "2 names and 3 class means"),
     ],
 )
-def test_what_cannot_be_divided_is_a_sentence(means, classes, sentence):
+def test_partition__what_cannot_be_divided_is_a_sentence(means, classes, sentence):
     with pytest.raises(BadInput, match=sentence):
         partition(means, classes)
 
@@ -196,7 +196,7 @@ def test_class_means_are_the_means_of_the_classes(seed):
     assert np.allclose(class_means(features, labels), expected, rtol=1e-12)
 
 
-def test_blocks_do_not_change_the_means(monkeypatch):
+def test_class_means__blocks_do_not_change_the_means(monkeypatch):
     rng = np.random.default_rng(0)
     features, labels = rng.integers(0, 256, (500, 8), np.uint8), rng.integers(0, 7, 500)
     whole = class_means(features, labels)
@@ -216,7 +216,7 @@ def test_blocks_do_not_change_the_means(monkeypatch):
         (np.zeros((0, 2)), np.zeros(0, int), None, "one class number per row"),
     ],
 )
-def test_bad_rows_are_a_sentence(features, labels, classes, sentence):
+def test_class_means__bad_rows_are_a_sentence(features, labels, classes, sentence):
     with pytest.raises(BadInput, match=sentence):
         class_means(features, labels, classes)
 
@@ -235,7 +235,7 @@ def saved(tmp_path, **changes):
     return made, path
 
 
-def test_a_saved_partition_comes_back_whole(tmp_path):
+def test_partition__a_saved_partition_comes_back_whole(tmp_path):
     made, path = saved(tmp_path)
     back = Partition.load(path)
     assert back == made and back.classes[5] == "猫"
@@ -259,13 +259,13 @@ def test_a_saved_partition_comes_back_whole(tmp_path):
         ({"classes": ["a"]}, "names 1 classes and its tree has 6"),
     ],
 )
-def test_a_changed_file_is_not_believed(tmp_path, changes, sentence):
+def test_partition__a_changed_file_is_not_believed(tmp_path, changes, sentence):
     _, path = saved(tmp_path, **changes)
     with pytest.raises(BadInput, match=sentence):
         Partition.load(path)
 
 
-def test_what_is_no_partition_is_a_sentence(tmp_path):
+def test_partition__what_is_no_partition_is_a_sentence(tmp_path):
     with pytest.raises(BadInput, match="There is no partition"):
         Partition.load(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("hello")
@@ -287,7 +287,7 @@ def digits():
     return datasets.load("digits")
 
 
-def test_digits_by_their_pixels(digits):
+def test_pixel_means__digits_by_their_pixels(digits):
     means = imagenot.pixel_means(digits)
     pixels = digits.train.pixels.reshape(len(digits.train.labels), -1) / 255
     assert np.allclose(means, [pixels[digits.train.labels == label].mean(0) for label in range(10)])
@@ -299,7 +299,7 @@ def test_digits_by_their_pixels(digits):
         made.check(replace(digits, revision="other"))
 
 
-def test_a_dump_gives_the_means_of_its_embeddings(digits):
+def test_class_means_of__a_dump_gives_the_means_of_its_embeddings(digits):
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.arange(100) % 10)
     embeddings = rng.standard_normal((100, 4))
@@ -331,7 +331,7 @@ def weights(tmp_path_factory):
 # ---- the command
 
 
-def test_the_command_writes_and_prints(digits, tmp_path, capsys):
+def test_partition__the_command_writes_and_prints(digits, tmp_path, capsys):
     to = tmp_path / "imagenot.json"
     assert main(["imagenot", "--data", "digits", "--output", str(to)]) == 0
     out = capsys.readouterr().out
@@ -352,7 +352,7 @@ def linkage_of(features, labels):
     return partition(class_means(features, labels)).linkage
 
 
-def test_the_command_takes_a_file_of_predictions(digits, tmp_path, capsys):
+def test_class_means__the_command_takes_a_file_of_predictions(digits, tmp_path, capsys):
     embeddings, labels = np.random.default_rng(0).standard_normal((50, 3)), np.arange(50) % 10
     path = Predictions(labels=labels, embeddings=embeddings).save(tmp_path / "d.npz")
     made = command(capsys, "--data", "digits", "--features", str(path))
@@ -360,7 +360,7 @@ def test_the_command_takes_a_file_of_predictions(digits, tmp_path, capsys):
     assert np.allclose(made["linkage"], linkage_of(embeddings, labels))
 
 
-def test_a_trained_trial_is_a_reference(digits, tmp_path, capsys):
+def test_class_means__a_trained_trial_is_a_reference(digits, tmp_path, capsys):
     import torch
 
     from nescio.datasets import Batches
@@ -386,7 +386,7 @@ def test_a_trained_trial_is_a_reference(digits, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["net.safetensors", "net.pth"])
-def test_a_timm_model_reads_its_weights_by_name(weights, tmp_path, name, capsys):
+def test_class_means__a_timm_model_reads_its_weights_by_name(weights, tmp_path, name, capsys):
     """It sees the training images as it was trained to see them."""
     import torch
     from PIL import Image
@@ -406,7 +406,7 @@ def test_a_timm_model_reads_its_weights_by_name(weights, tmp_path, name, capsys)
     assert np.allclose(made["linkage"], linkage_of(features, labels), rtol=1e-3)
 
 
-def test_wrong_weights_are_a_sentence(weights, tmp_path, capsys):
+def test_imagenot__wrong_weights_are_a_sentence(weights, tmp_path, capsys):
     import torch
 
     network, folder = weights
@@ -431,7 +431,7 @@ def test_wrong_weights_are_a_sentence(weights, tmp_path, capsys):
         (["--features", "0123456789abcdef", "--store", "nowhere"], "no trained network"),
     ],
 )
-def test_the_command_says_what_is_missing(words, sentence, capsys):
+def test_imagenot__the_command_says_what_is_missing(words, sentence, capsys):
     pytest.importorskip("torch")
     assert main(["imagenot", "--data", "digits", *words]) == 2
     assert sentence in capsys.readouterr().err

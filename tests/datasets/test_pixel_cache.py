@@ -45,7 +45,7 @@ def timm_pixels(source, size, crop, mode, interpolation, mean=(0.5, 0.4, 0.3)):
 @pytest.mark.parametrize("mode", ["center", "squash", "border"])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize(("size", "crop"), [(48, 0.875), (64, 0.95), (64, 1.0), (40, 0.9), (225, 0.965), (64, 1.15)])
-def test_timm_sees_the_same_pixels(mode, interpolation, size, crop):
+def test_decode_pixels__timm_sees_the_same_pixels(mode, interpolation, size, crop):
     rng = np.random.default_rng(size)
     fill = (128, 102, 76) if mode == "border" else (0, 0, 0)
     view = View(size, int(np.floor(size / crop)), mode, interpolation, fill)
@@ -56,7 +56,7 @@ def test_timm_sees_the_same_pixels(mode, interpolation, size, crop):
 
 
 @pytest.mark.parametrize("arch", ["resnet50", "vgg11", "vit_b_16", "efficientnet_b3", "swin_t"])
-def test_torchvision_sees_the_same_pixels(arch):
+def test_decode_pixels__torchvision_sees_the_same_pixels(arch):
     import torchvision
 
     from nescio.networks.models import find_network
@@ -72,7 +72,7 @@ def test_torchvision_sees_the_same_pixels(arch):
 
 
 @pytest.mark.parametrize("kind", ["path", "bytes", "array"])
-def test_an_image_looks_alike_however_it_comes(tmp_path, kind):
+def test_decode_pixels__an_image_looks_alike_however_it_comes(tmp_path, kind):
     image = picture(np.random.default_rng(0), (80, 100))
     (tmp_path / "one.png").write_bytes(encoded(image, "PNG"))
     source = {"path": str(tmp_path / "one.png"), "bytes": encoded(image, "PNG"), "array": np.asarray(image)}[kind]
@@ -80,7 +80,7 @@ def test_an_image_looks_alike_however_it_comes(tmp_path, kind):
     np.testing.assert_array_equal(decode_pixels(source, view), decode_pixels(np.asarray(image), view))
 
 
-def test_grey_palette_and_cmyk_images_become_rgb_as_timm_does(tmp_path):
+def test_decode_pixels__grey_palette_and_cmyk_images_become_rgb_as_timm_does(tmp_path):
     image = picture(np.random.default_rng(0), (80, 100))
     for mode, kind in (("L", "PNG"), ("P", "PNG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("1", "PNG")):
         data = encoded(image.convert(mode), kind)
@@ -89,7 +89,7 @@ def test_grey_palette_and_cmyk_images_become_rgb_as_timm_does(tmp_path):
         np.testing.assert_array_equal(decode_pixels(data, View(32, 36)), expected, err_msg=mode)
 
 
-def test_what_training_saw_is_what_a_trained_network_sees():
+def test_decode_pixels__what_training_saw_is_what_a_trained_network_sees():
     from nescio.datasets.decode import decode
 
     rng = np.random.default_rng(0)
@@ -101,7 +101,7 @@ def test_what_training_saw_is_what_a_trained_network_sees():
     assert str(View(8, 8, "trained", channels=1)) == "8 × 8, grey"
 
 
-def test_a_view_that_is_no_square_shows_the_largest_part_of_its_shape():
+def test_decode_pixels__a_view_that_is_no_square_shows_the_largest_part_of_its_shape():
     """Of a wide image its full height, of a high one its full width, from the middle; of a large image `crop` of it."""
     rng = np.random.default_rng(0)
     view = View(10, 10, "trained", height=6)
@@ -116,7 +116,7 @@ def test_a_view_that_is_no_square_shows_the_largest_part_of_its_shape():
     assert "height" not in canonical(View(10, 10))  # keys of square views stay as they were
 
 
-def test_wrong_preprocessing_would_be_seen():
+def test_decode_pixels__wrong_preprocessing_would_be_seen():
     """The comparison above can fail: another interpolation, crop or mode gives other pixels."""
     source = np.asarray(picture(np.random.default_rng(0), (90, 120)))
     base = decode_pixels(source, View(48, 54))
@@ -127,7 +127,7 @@ def test_wrong_preprocessing_would_be_seen():
 # ---- the cache
 
 
-def test_the_cache_holds_every_image_in_order(tmp_path):
+def test_cache_pixels__the_cache_holds_every_image_in_order(tmp_path):
     images = labelled(f"npz:{pack(tmp_path / 'set.npz')}")
     view = View(32, 36)
     file = cache_pixels(images, view, Store(tmp_path / "store"))
@@ -137,7 +137,7 @@ def test_the_cache_holds_every_image_in_order(tmp_path):
         np.testing.assert_array_equal(held[row], decode_pixels(images.source(row), view))
 
 
-def test_processes_decode_the_same_as_threads(tmp_path, monkeypatch):
+def test_cache_pixels__processes_decode_the_same_as_threads(tmp_path, monkeypatch):
     images = labelled(f"npz:{pack(tmp_path / 'set.npz', n=150)}")
     view = View(16, 18)
     by_threads = np.load(cache_pixels(images, view, Store(tmp_path / "threads")))
@@ -147,7 +147,7 @@ def test_processes_decode_the_same_as_threads(tmp_path, monkeypatch):
     np.testing.assert_array_equal(by_threads, by_processes)
 
 
-def test_an_image_is_decoded_once_for_all_who_see_it_so(tmp_path, monkeypatch):
+def test_cache_pixels__an_image_is_decoded_once_for_all_who_see_it_so(tmp_path, monkeypatch):
     images, store = labelled(f"npz:{pack(tmp_path / 'set.npz')}"), Store(tmp_path / "store")
     seen = []
     real = pixels.decode_pixels
@@ -160,7 +160,7 @@ def test_an_image_is_decoded_once_for_all_who_see_it_so(tmp_path, monkeypatch):
     assert len(seen) == 24 + 24 + 5
 
 
-def test_a_damaged_image_is_named_and_the_others_stay_decoded(tmp_path, monkeypatch):
+def test_cache_pixels__a_damaged_image_is_named_and_the_others_stay_decoded(tmp_path, monkeypatch):
     place = folder(tmp_path / "set", ("a", "b", "c"), each=4)
     bad = place / "b" / "1.jpg"
     whole = bad.read_bytes()
@@ -182,7 +182,7 @@ def test_a_damaged_image_is_named_and_the_others_stay_decoded(tmp_path, monkeypa
     np.testing.assert_array_equal(np.load(cache_pixels(images, view, store))[5], decode_pixels(str(bad), view))
 
 
-def test_damaged_images_are_left_out_once_for_every_view(tmp_path, monkeypatch):
+def test_readable_images__damaged_images_are_left_out_once_for_every_view(tmp_path, monkeypatch):
     place = folder(tmp_path / "set", ("a", "b", "c"), each=4)
     for name in ("b/1.jpg", "c/3.jpg"):
         (place / name).write_bytes((place / name).read_bytes()[:300])
@@ -199,7 +199,7 @@ def test_damaged_images_are_left_out_once_for_every_view(tmp_path, monkeypatch):
     assert same == note and again.rows == kept.rows
 
 
-def test_a_whole_set_stays_as_it_is_and_a_ruined_one_is_refused(tmp_path):
+def test_readable_images__a_whole_set_stays_as_it_is_and_a_ruined_one_is_refused(tmp_path):
     images, store = labelled(f"folder:{folder(tmp_path / 'set', ('a', 'b'))}"), Store(tmp_path / "store")
     assert pixels.readable_images(images, store) == (images, "")
     ruined = folder(tmp_path / "ruined", ("a", "b"))
@@ -209,7 +209,7 @@ def test_a_whole_set_stays_as_it_is_and_a_ruined_one_is_refused(tmp_path):
         pixels.readable_images(labelled(f"folder:{ruined}"), store)
 
 
-def test_a_damaged_image_in_memory_is_named_by_its_row(tmp_path):
+def test_cache_pixels__a_damaged_image_in_memory_is_named_by_its_row(tmp_path):
     held = dict(np.load(pack(tmp_path / "set.npz", n=6)))
     start, end = held["offsets"][2:4]
     held["blob"] = held["blob"].copy()
@@ -219,7 +219,7 @@ def test_a_damaged_image_in_memory_is_named_by_its_row(tmp_path):
         cache_pixels(labelled(f"npz:{tmp_path / 'set.npz'}"), View(16, 16), Store(tmp_path / "store"))
 
 
-def test_too_small_a_disk_is_said_before_anything_is_decoded(tmp_path, monkeypatch):
+def test_cache_pixels__too_small_a_disk_is_said_before_anything_is_decoded(tmp_path, monkeypatch):
     images = labelled(f"npz:{pack(tmp_path / 'set.npz', n=6)}")
     store = Store(tmp_path / "store")
     monkeypatch.setattr(pixels.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
@@ -256,7 +256,7 @@ pixels.cache_pixels(ImageSet(sys.argv[1], split="test_or_all").load(), View(16, 
 """
 
 
-def test_a_killed_decoding_goes_on_where_it_was(tmp_path):
+def test_cache_key__a_killed_decoding_goes_on_where_it_was(tmp_path):
     images = f"npz:{pack(tmp_path / 'set.npz', n=60)}"
     log = tmp_path / "log"
     command = [sys.executable, "-c", SLOW, images, str(tmp_path / "store"), str(log)]
@@ -279,7 +279,7 @@ def test_a_killed_decoding_goes_on_where_it_was(tmp_path):
     assert list(files) == ["pixels.npy"]
 
 
-def test_a_forgotten_cache_is_made_again(tmp_path):
+def test_cache_pixels__a_forgotten_cache_is_made_again(tmp_path):
     images, store, view = labelled(f"npz:{pack(tmp_path / 'set.npz', n=6)}"), Store(tmp_path / "store"), View(16, 18)
     file = cache_pixels(images, view, store)
     pixels.remove_cached_pixels(images, view, store)
@@ -287,7 +287,7 @@ def test_a_forgotten_cache_is_made_again(tmp_path):
     assert cache_pixels(images, view, store) == file and file.exists()
 
 
-def test_the_decoder_needs_no_torch():
+def test_pixel_cache__the_decoder_needs_no_torch():
     modules = "nescio.datasets.pixel_cache, nescio.predictions.model_predictions"
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

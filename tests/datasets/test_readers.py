@@ -17,7 +17,9 @@ NAMED = ["mnist", "fashion-mnist", "cifar10", "cifar100", "stl10", "tiny-imagene
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_missing_dataset_says_where_it_looked_what_it_wants_and_where_it_is_published(name, tmp_path, monkeypatch):
+def test_readers__a_missing_dataset_says_where_it_looked_what_it_wants_and_where_it_is_published(
+    name, tmp_path, monkeypatch
+):
     with pytest.raises(BadInput) as missing:
         load(name, tmp_path)
     sentence = str(missing.value)
@@ -45,7 +47,7 @@ def test_a_missing_dataset_says_where_it_looked_what_it_wants_and_where_it_is_pu
             load(name + size, root)
 
 
-def test_data_is_found_where_the_environment_says(tmp_path, monkeypatch):
+def test_readers__data_is_found_where_the_environment_says(tmp_path, monkeypatch):
     write_mnist(tmp_path)
     with pytest.raises(BadInput):
         load("mnist")
@@ -72,7 +74,7 @@ def test_data_is_found_where_the_environment_says(tmp_path, monkeypatch):
         ("binary:digits", "write DATA#"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(spec, words):
+def test_readers__what_cannot_be_meant_is_refused(spec, words):
     with pytest.raises(BadInput, match=words):
         load(spec)
 
@@ -86,12 +88,12 @@ def test_what_cannot_be_meant_is_refused(spec, words):
         ("binary:digits#0,1#1,2", "Class 1 is named twice"),
     ],
 )
-def test_names_of_what_no_set_has(spec, sentence):
+def test_readers__names_of_what_no_set_has(spec, sentence):
     with pytest.raises(BadInput, match=sentence):
         load(spec)
 
 
-def test_names_that_are_no_utf8(tmp_path):
+def test_checksum_content__names_that_are_no_utf8(tmp_path):
     """Of files they change nothing; the name of the data goes into keys and pages, and is refused before any work."""
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jpg")
     Path(odd).write_bytes(b"123")

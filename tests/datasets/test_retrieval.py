@@ -39,7 +39,7 @@ def cub(tmp_path):
     return tmp_path
 
 
-def test_cub_is_divided_by_classes(cub):
+def test_disjoint__cub_is_divided_by_classes(cub):
     found = datasets.load("cub200@8", cub)
     assert found.classes == ("001.Auk", "002.Bat", "003.Cat", "004.Dog") and found.shape == (8, 8)
     assert found.train.labels.tolist() == [0, 1, 1, 0] and found.test.labels.tolist() == [3, 2, 3, 2]
@@ -48,7 +48,7 @@ def test_cub_is_divided_by_classes(cub):
     assert datasets.load(f"cub200:{cub / 'CUB_200_2011'}@8").revision == found.revision
 
 
-def test_cars_are_divided_by_classes(tmp_path):
+def test_retrieval__cars_are_divided_by_classes(tmp_path):
     from scipy.io import savemat
 
     place, labels = tmp_path / "cars196", [1, 4, 2, 3, 4]
@@ -65,7 +65,7 @@ def test_cars_are_divided_by_classes(tmp_path):
     assert shades(found.test) == pytest.approx([30, 90, 120], abs=3)
 
 
-def test_online_products_have_two_lists(tmp_path):
+def test_retrieval__online_products_have_two_lists(tmp_path):
     place = tmp_path / "Stanford_Online_Products"
     for name, rows in (("train", [(1, 1), (2, 1), (3, 2)]), ("test", [(4, 3), (5, 3), (6, 4)])):
         lines = ["image_id class_id super_class_id path"]
@@ -78,7 +78,7 @@ def test_online_products_have_two_lists(tmp_path):
     assert shades(found.test) == pytest.approx([120, 150, 180], abs=3) and len(found.classes) == 4
 
 
-def test_votes_of_annotators(tmp_path):
+def test_image_set__votes_of_annotators(tmp_path):
     """Labels are what most votes name, of equal ones the first; every vote counts."""
     place = tmp_path / "Treeversity#1"
     for number in range(3):
@@ -98,7 +98,7 @@ def test_votes_of_annotators(tmp_path):
         datasets.load("treeversity1@16", tmp_path, "all")
 
 
-def test_cifar10h_adds_the_votes_to_the_test_images(tmp_path, monkeypatch):
+def test_retrieval__cifar10h_adds_the_votes_to_the_test_images(tmp_path, monkeypatch):
     pixels, labels = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 2, 9])
     monkeypatch.setattr(
         retrieval,
@@ -118,7 +118,7 @@ def test_cifar10h_adds_the_votes_to_the_test_images(tmp_path, monkeypatch):
 # ---- parts by classes
 
 
-def test_a_part_has_all_images_of_classes_that_stand_on_one_side_and_else_the_test_images(cub):
+def test_image_set__a_part_has_all_images_of_classes_that_stand_on_one_side_and_else_the_test_images(cub):
     whole = datasets.load("cub200@8", cub)
     part = ImageSet("part:cub200@8#1", "all_ood").load(cub)  # a training class
     assert sorted(part.index.tolist()) == sorted(whole.train.index[whole.train.labels == 1].tolist())
@@ -132,14 +132,14 @@ def test_a_part_has_all_images_of_classes_that_stand_on_one_side_and_else_the_te
         datasets.load("part:digits#11", None, "all")
 
 
-def test_names_of_parts_are_short_and_exact():
+def test_part_spec__names_of_parts_are_short_and_exact():
     classes = (*range(11318, 22634), 3)
     assert subsets.part_spec("sop", classes) == "part:sop#11318-22633,3"
     assert numbers("11318-22633,3") == classes
     assert subsets.shots_spec("digits", (7, 8), None, 1) == "shots:digits#7-8#all#1"
 
 
-def test_shots_are_k_images_of_each_class_and_never_test_images(cub):
+def test_image_set__shots_are_k_images_of_each_class_and_never_test_images(cub):
     few = {seed: datasets.load(f"shots:digits#7-9#5#{seed}") for seed in (0, 1)}
     for found in few.values():
         assert np.bincount(found.train.labels)[7:].tolist() == [5, 5, 5]
@@ -157,12 +157,12 @@ def test_shots_are_k_images_of_each_class_and_never_test_images(cub):
     assert none.index.tolist() == birds[0].test.index.tolist()
 
 
-def test_images_of_files_are_resized_to_those_that_were_learnt(cub):
+def test_in_size__images_of_files_are_resized_to_those_that_were_learnt(cub):
     assert subsets.in_size("cub200", 16, cub) == "cub200@16" and subsets.in_size("cub200@8", 16, cub) == "cub200@8"
     assert subsets.in_size("digits", 16, None) == "digits"  # arrays stay as they are
 
 
-def test_a_part_keeps_the_votes(tmp_path):
+def test_image_set__a_part_keeps_the_votes(tmp_path):
     """Training images have none, and are not among the images of a part."""
     x, y = np.zeros((6, 8, 8), np.uint8), np.arange(6) % 3
     np.savez(tmp_path / "v.npz", x_train=x, y_train=y, x_test=x, y_test=y, annotations_test=np.arange(18).reshape(6, 3))
@@ -185,7 +185,7 @@ def test_a_part_keeps_the_votes(tmp_path):
         ("benthic", "annotations.json", '[{"annotations": []}]'),
     ],
 )
-def test_damaged_lists_are_refused_in_a_sentence(tmp_path, name, file, content):
+def test_retrieval__damaged_lists_are_refused_in_a_sentence(tmp_path, name, file, content):
     place = tmp_path / "set"
     for folder in ("images", "car_ims"):
         (place / folder).mkdir(parents=True, exist_ok=True)
@@ -206,13 +206,13 @@ def test_damaged_lists_are_refused_in_a_sentence(tmp_path, name, file, content):
         ("maps", "classes.txt"),
     ],
 )
-def test_a_list_without_end_is_refused(tmp_path, name, file):
+def test_retrieval__a_list_without_end_is_refused(tmp_path, name, file):
     (tmp_path / file).symlink_to("/dev/zero")
     with pytest.raises(BadInput, match=file):
         load(f"{name}:{tmp_path}")
 
 
-def test_a_list_of_many_gigabytes_is_refused(tmp_path):
+def test_retrieval__a_list_of_many_gigabytes_is_refused(tmp_path):
     (tmp_path / "Ebay_train.txt").touch()
     os.truncate(tmp_path / "Ebay_train.txt", 60_000_000_000)
     with pytest.raises(BadInput, match="Ebay_train"):

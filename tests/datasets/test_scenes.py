@@ -39,7 +39,7 @@ def smooth(monkeypatch):
 # ---- the dataset
 
 
-def test_names_sizes_and_splits():
+def test_split_dataset__names_sizes_and_splits():
     data = load("scenes@32")
     assert data.classes == CLASSES and len(CLASSES) >= 8 and data.void == VOID
     assert data.shape == (32, 64) and data.channels == 3
@@ -51,12 +51,12 @@ def test_names_sizes_and_splits():
     assert load("scenes").shape == (256, 512)
 
 
-def test_a_size_without_room_for_a_street_is_refused():
+def test_load__a_size_without_room_for_a_street_is_refused():
     with pytest.raises(BadInput, match="scenes@8"):
         load("scenes@8")
 
 
-def test_only_the_scenes_that_are_read_are_rendered(monkeypatch):
+def test_scenes__only_the_scenes_that_are_read_are_rendered(monkeypatch):
     seen, real = [], scenes.scene
     monkeypatch.setattr(scenes, "scene", lambda index, height: seen.append(index) or real(index, height))
     data = scenes.scenes(scenes.DatasetRequest(size=32))
@@ -70,7 +70,7 @@ def test_only_the_scenes_that_are_read_are_rendered(monkeypatch):
     assert data.mean == data.train.backing.moments[0] and len(seen) == 2
 
 
-def test_all_of_a_split_is_the_same_as_its_rows(monkeypatch):
+def test_scenes__all_of_a_split_is_the_same_as_its_rows(monkeypatch):
     monkeypatch.setattr(scenes, "TEST", 9)
     data = scenes.scenes(scenes.DatasetRequest(size=32))
     assert len(data.test.backing.array) == 9
@@ -78,7 +78,7 @@ def test_all_of_a_split_is_the_same_as_its_rows(monkeypatch):
     assert np.array_equal(data.test.maps.array[[7], ..., 0], data.test.label_maps(np.array([7])))
 
 
-def test_every_class_occurs_and_none_is_everything():
+def test_load__every_class_occurs_and_none_is_everything():
     maps = load("scenes@32").test.label_maps(slice(40))
     share = np.array([(maps == label).mean() for label in range(len(CLASSES))])
     assert (share > 0.001).all() and share.max() < 0.5
@@ -86,7 +86,7 @@ def test_every_class_occurs_and_none_is_everything():
     assert set(np.unique(maps)) == {*range(len(CLASSES)), VOID}
 
 
-def test_a_scene_is_a_function_of_index_seed_and_size(monkeypatch):
+def test_scene__a_scene_is_a_function_of_index_seed_and_size(monkeypatch):
     first = scene(7, SIZE)
     monkeypatch.setenv("NESCIO_THREADS", "1")
     assert np.array_equal(
@@ -132,7 +132,7 @@ def some_pixels(seen, count, among=None):
 
 
 @pytest.mark.parametrize("index", [0, 4, 11])
-def test_every_pixel_shows_the_nearest_thing_at_its_exact_depth(index, smooth):
+def test_scene__every_pixel_shows_the_nearest_thing_at_its_exact_depth(index, smooth):
     seen = scene(index, SIZE)
     start = np.array([seen.street.across, seen.street.height, 0.0])
     hits = 0
@@ -149,7 +149,7 @@ def test_every_pixel_shows_the_nearest_thing_at_its_exact_depth(index, smooth):
     assert hits > 25
 
 
-def test_the_ground_is_a_plane_below_the_horizon():
+def test_scene__the_ground_is_a_plane_below_the_horizon():
     seen = scene(3, SIZE)
     row, column = np.nonzero(np.isin(seen.labels, GROUND))
     below = (row + 0.5 - seen.street.horizon * SIZE) / (FOCAL * SIZE)
@@ -164,7 +164,7 @@ def test_the_ground_is_a_plane_below_the_horizon():
     assert (away[~on_road & near] >= seen.street.half - 1e-3).all()
 
 
-def test_ragged_trees_have_holes(smooth):
+def test_scene__ragged_trees_have_holes(smooth):
     whole = sum((scene(index, SIZE).labels == CLASSES.index("vegetation")).sum() for index in range(6))
     with pytest.MonkeyPatch.context() as real:
         real.setattr(scenes, "street", street)
@@ -172,7 +172,7 @@ def test_ragged_trees_have_holes(smooth):
     assert 0.4 * whole < ragged < 0.95 * whole
 
 
-def test_surfaces_have_texture(monkeypatch):
+def test_scene__surfaces_have_texture(monkeypatch):
     def contrast():
         seen = scene(3, SIZE)
         road = (seen.labels == ROAD) & (seen.depth < 15)
@@ -187,7 +187,7 @@ def test_surfaces_have_texture(monkeypatch):
 
 
 @pytest.mark.parametrize("altitude", [20.0, 50.0])
-def test_shadows_are_where_something_stands_before_the_sun(altitude, smooth):
+def test_sunwards__shadows_are_where_something_stands_before_the_sun(altitude, smooth):
     right = total = dark = 0
     for index in (1, 5, 9):
         seen = scene(index, SIZE)
@@ -221,7 +221,7 @@ def stage(monkeypatch):
 
 
 @pytest.mark.parametrize(("azimuth", "towards"), [(np.pi, 1.0), (0.0, 0.0)])  # the sun behind the camera, and before it
-def test_faces_towards_the_sun_are_lit_and_faces_away_are_not(azimuth, towards, stage):
+def test_scene__faces_towards_the_sun_are_lit_and_faces_away_are_not(azimuth, towards, stage):
     seen = stage(azimuth)
     light = seen._sunlit(30.0)
     front = (seen.material == FIRST) & (seen.facing == FRONT)
@@ -232,7 +232,7 @@ def test_faces_towards_the_sun_are_lit_and_faces_away_are_not(azimuth, towards, 
 
 
 @pytest.mark.parametrize("altitude", [60.0, 30.0, 15.0])
-def test_a_shadow_is_as_long_as_the_height_over_the_tangent(altitude, stage):
+def test_scene__a_shadow_is_as_long_as_the_height_over_the_tangent(altitude, stage):
     seen = stage(azimuth=0.0, size=256)  # the wall stands between camera and sun
     x, _, z = seen.surface_points
     before = np.isin(seen.labels, GROUND) & (np.abs(x) < 2.5) & (z < 20) & (z > 4)
@@ -240,7 +240,7 @@ def test_a_shadow_is_as_long_as_the_height_over_the_tangent(altitude, stage):
     assert 20 - shadow.min() == pytest.approx(4 / np.tan(np.radians(altitude)), abs=0.9)
 
 
-def test_a_sinking_sun_is_darker_and_redder():
+def test_daylight__a_sinking_sun_is_darker_and_redder():
     levels = (60, 30, 15, 8, 3, 0, -3, -6)
     brightness = [np.mean([scene(index, SIZE).image(altitude).mean() for index in range(3)]) for altitude in levels]
     assert brightness == sorted(brightness, reverse=True) and brightness[-1] < 0.3 * brightness[0]
@@ -249,7 +249,7 @@ def test_a_sinking_sun_is_darker_and_redder():
     assert redness == sorted(redness) and redness[-1] > 2 * redness[0]
 
 
-def test_at_night_lamps_and_windows_give_light():
+def test_scene__at_night_lamps_and_windows_give_light():
     seen = scene(5, SIZE)
     without = replace(seen, street=replace(seen.street, lamps=()))
     night, dark = seen.image(-5).astype(float), without.image(-5).astype(float)
@@ -268,13 +268,13 @@ def test_at_night_lamps_and_windows_give_light():
 
 
 @pytest.mark.parametrize("change", [Darkness(90), Darkness(75), Fog(0), Rain(0)])
-def test_the_clean_setting_is_the_clean_image(change):
+def test_fog__the_clean_setting_is_the_clean_image(change):
     pixels, index = images()
     assert torch.equal(change.apply(pixels, index), pixels)
 
 
 @pytest.mark.parametrize("change", [Darkness(10), Fog(0.03), Rain(0.5)])
-def test_a_scene_does_not_depend_on_who_else_is_in_its_batch(change):
+def test_fog__a_scene_does_not_depend_on_who_else_is_in_its_batch(change):
     pixels, index = images((0, 1, 2, 3))
     whole = change.apply(pixels, index)
     assert whole.shape == pixels.shape and whole.dtype == torch.uint8
@@ -282,7 +282,7 @@ def test_a_scene_does_not_depend_on_who_else_is_in_its_batch(change):
     assert torch.equal(change.apply(pixels[order], index[order]), whole[order])
 
 
-def test_fog_follows_its_formula_at_the_depth_of_each_pixel():
+def test_scene__fog_follows_its_formula_at_the_depth_of_each_pixel():
     pixels, index = images((4,))
     seen = scene(int(index[0]), SIZE)
     through = np.exp(-0.02 * seen.depth.astype(float))[..., None]
@@ -292,14 +292,14 @@ def test_fog_follows_its_formula_at_the_depth_of_each_pixel():
     assert (faint.float() - pixels.float()).abs().max() <= 2  # it begins without a jump, also in the sky
 
 
-def test_darkness_is_the_same_scene_under_a_lower_sun():
+def test_scene__darkness_is_the_same_scene_under_a_lower_sun():
     pixels, index = images((4,))
     seen = scene(int(index[0]), SIZE)
     assert np.array_equal(Darkness(5).apply(pixels, index)[0].numpy(), seen.image(5))
     assert Darkness(5).level == 85
 
 
-def test_wet_ground_mirrors_what_stands_above_it():
+def test_scene__wet_ground_mirrors_what_stands_above_it():
     pixels, index = images((4,))
     seen, image = scene(int(index[0]), SIZE), pixels[0].numpy()
     red = image.copy()
@@ -311,7 +311,7 @@ def test_wet_ground_mirrors_what_stands_above_it():
     assert more[far].mean() > 10 and more[far].mean() > 2 * more[near].mean()
 
 
-def test_rain_falls_in_streaks_that_follow_strength_seed_and_scene():
+def test_scene__rain_falls_in_streaks_that_follow_strength_seed_and_scene():
     seen, other = scene(4, 128), scene(5, 128)
     white = np.full((128, 256, 3), 90, np.uint8)
 
@@ -334,13 +334,13 @@ def test_rain_falls_in_streaks_that_follow_strength_seed_and_scene():
         (Darkness(8), Darkness(7.99), 0.003),  # edges of shadows, which are sharp, move on
     ],
 )
-def test_a_little_more_of_a_change_is_a_little_change(one, following, jumps):
+def test_fog__a_little_more_of_a_change_is_a_little_change(one, following, jumps):
     pixels, index = images((4,))
     moved = (one.apply(pixels, index).float() - following.apply(pixels, index).float()).abs()
     assert (moved > 2).float().mean() <= jumps and 0 < moved.mean() < 0.3
 
 
-def test_other_images_are_refused():
+def test_fog__other_images_are_refused():
     pixels, index = images()
     sentence = "can only be applied to the dataset `scenes`"
     for change in (Darkness(10), Fog(0), Rain(0.5)):
@@ -352,13 +352,13 @@ def test_other_images_are_refused():
             change.apply(pixels[..., :1], index)
 
 
-def test_settings_out_of_range_are_refused():
+def test_fog__settings_out_of_range_are_refused():
     for make in (lambda: Darkness(120), lambda: Fog(-0.1), lambda: Rain(1.5)):
         with pytest.raises(BadInput):
             make()
 
 
-def test_the_usual_levels_rise_and_each_moves_the_image_further():
+def test_image_set__the_usual_levels_rise_and_each_moves_the_image_further():
     pixels, index = images((0, 1), size=32)
     for name, changes in shifts().items():
         assert {change.condition for change in changes} == {name}
@@ -409,7 +409,7 @@ def mean_iou(called, truth):
 
 
 @pytest.mark.slow
-def test_a_small_network_learns_the_scenes_and_fails_more_the_darker_and_the_foggier_they_are():
+def test_shifts__a_small_network_learns_the_scenes_and_fails_more_the_darker_and_the_foggier_they_are():
     from scipy.stats import spearmanr
 
     data, rows = load("scenes@48"), np.arange(40)

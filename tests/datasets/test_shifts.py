@@ -37,7 +37,7 @@ def files(tmp_path):
     return f"npz:{tmp_path / 'set.npz'}", folder, arrays
 
 
-def test_every_image_meets_its_corrupted_twin(files):
+def test_published_corruptions__every_image_meets_its_corrupted_twin(files):
     data, folder, arrays = files
     changes = published_corruptions(folder, data, ("snow", "fog"), (2, 5))
     assert [(each.condition, each.level) for each in changes] == [("snow", 2), ("snow", 5), ("fog", 2), ("fog", 5)]
@@ -50,7 +50,7 @@ def test_every_image_meets_its_corrupted_twin(files):
 
 
 @pytest.mark.parametrize("view", [View(12, 14), View(8, 10), View(6, 6, "trained")])
-def test_a_network_with_a_view_sees_the_files_through_it(files, tmp_path, view):
+def test_published_corruptions__a_network_with_a_view_sees_the_files_through_it(files, tmp_path, view):
     data, folder, arrays = files
     (change,) = published_corruptions(folder, data, ("fog",), (2,))
     shown = ImageSet(data, view=view, change=change).load()
@@ -61,7 +61,7 @@ def test_a_network_with_a_view_sees_the_files_through_it(files, tmp_path, view):
     assert np.abs(seen - wanted).max() < 0.01
 
 
-def test_files_are_mapped_and_not_read(files, monkeypatch):
+def test_published_corruptions__files_are_mapped_and_not_read(files, monkeypatch):
     data, folder, _ = files
     (change,) = published_corruptions(folder, data, ("fog",), (1,))
     seen = []
@@ -70,7 +70,7 @@ def test_files_are_mapped_and_not_read(files, monkeypatch):
     assert isinstance(seen[0].base, np.memmap)
 
 
-def test_other_bytes_have_another_key(files):
+def test_published_corruptions__other_bytes_have_another_key(files):
     data, folder, arrays = files
     (before,) = published_corruptions(folder, data, ("fog",), (1,))
     changed = arrays["fog"].copy()
@@ -84,7 +84,7 @@ def test_other_bytes_have_another_key(files):
         before.apply(*one)
 
 
-def test_training_images_have_no_corrupted_twin(files):
+def test_published_corruptions__training_images_have_no_corrupted_twin(files):
     data, folder, _ = files
     train = load(data).train
     (change,) = published_corruptions(folder, data, ("fog",), (1,))
@@ -92,7 +92,7 @@ def test_training_images_have_no_corrupted_twin(files):
         change.apply(torch.from_numpy(train.pixels), torch.from_numpy(train.index))
 
 
-def test_what_does_not_fit_is_said_in_a_sentence(files):
+def test_published_corruption__what_does_not_fit_is_said_in_a_sentence(files):
     data, folder, arrays = files
     with pytest.raises(BadInput, match=r"frost\.npy .*No such file"):
         published_corruptions(folder, data, ("fog", "frost"))

@@ -15,7 +15,7 @@ from tests.support.published_layouts import (
 )
 
 
-def test_a_share_of_every_class_and_never_its_last_row():
+def test_stratified__a_share_of_every_class_and_never_its_last_row():
     labels = np.repeat([4, 7, 9, 2], [100, 15, 2, 1])
     rest, held = stratified(labels, 0.1, 5)
     assert np.array_equal(np.sort(np.concatenate([rest, held])), np.arange(118))
@@ -27,7 +27,7 @@ def test_a_share_of_every_class_and_never_its_last_row():
     assert abs(often.mean() - 0.1) < 1e-9 and often.max() < 0.17 and often.min() > 0.04
 
 
-def test_train_validation_and_test_are_apart():
+def test_splits__train_validation_and_test_are_apart():
     data = load("digits")
     for seed in range(3):
         parts = split_dataset(data, (5, 2, 8), seed)
@@ -42,7 +42,7 @@ def test_train_validation_and_test_are_apart():
     assert sum(image.tobytes() in seen for image in np.concatenate([parts.val.pixels, parts.test.pixels])) == 0
 
 
-def test_a_split_is_a_function_of_the_revision_and_the_seed(tmp_path):
+def test_split_dataset__a_split_is_a_function_of_the_revision_and_the_seed(tmp_path):
     pixels, labels = pictures(400, 8), np.arange(400) % 10
     arrays = {"x_train": pixels, "y_train": labels, "x_test": pixels[:20], "y_test": labels[:20]}
     np.savez(tmp_path / "toy.npz", **arrays)
@@ -62,7 +62,7 @@ def test_a_split_is_a_function_of_the_revision_and_the_seed(tmp_path):
     assert not np.array_equal(split_dataset(changed, None, 1).val.index, held)
 
 
-def test_in_domain_classes_are_renumbered_and_the_others_are_not_taught():
+def test_splits__in_domain_classes_are_renumbered_and_the_others_are_not_taught():
     data = load("digits")
     parts = split_dataset(data, (5, 2, 8))
     for images in (parts.train, parts.val, parts.test):
@@ -79,7 +79,7 @@ def test_in_domain_classes_are_renumbered_and_the_others_are_not_taught():
     assert np.array_equal(parts.out.pixels, data.test.pixels[[place[row] for row in parts.out.index]])
 
 
-def test_classes_that_cannot_be_split_are_refused():
+def test_split_dataset__classes_that_cannot_be_split_are_refused():
     data = load("digits")
     for classes, outside, words in (
         ((1, 10), None, "no class 10"),

@@ -36,7 +36,7 @@ class Payload:
 
 
 @pytest.mark.parametrize("packed", [(), (0, 1, 2, 3), (0, 3)])
-def test_mnist_is_read_plain_and_gzipped(tmp_path, packed):
+def test_standard__mnist_is_read_plain_and_gzipped(tmp_path, packed):
     parts = write_mnist(tmp_path, packed=packed)
     found = load("mnist", tmp_path)
     same(found, *parts)
@@ -46,7 +46,7 @@ def test_mnist_is_read_plain_and_gzipped(tmp_path, packed):
     assert load("mnist", tmp_path / "plain").revision == found.revision
 
 
-def test_fashion_mnist_is_not_taken_for_mnist(tmp_path):
+def test_standard__fashion_mnist_is_not_taken_for_mnist(tmp_path):
     parts = write_mnist(tmp_path, "FashionMNIST/raw", packed=range(4))
     found = load("fashion-mnist", tmp_path)
     same(found, *parts)
@@ -56,7 +56,7 @@ def test_fashion_mnist_is_not_taken_for_mnist(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")  # NumPy warns of what pickles of Python 2 hold
-def test_cifar10_is_read(tmp_path):
+def test_standard__cifar10_is_read(tmp_path):
     parts = write_cifar10(tmp_path)
     found = load("cifar10", tmp_path)
     same(found, *parts)
@@ -64,7 +64,7 @@ def test_cifar10_is_read(tmp_path):
     assert found.classes == tuple(CIFAR10)
 
 
-def test_cifar10_pickled_again_by_todays_numpy_is_read(tmp_path):
+def test_standard__cifar10_pickled_again_by_todays_numpy_is_read(tmp_path):
     parts = write_cifar10(tmp_path)
     for path in (tmp_path / "cifar-10-batches-py").iterdir():
         held = pickle.loads(path.read_bytes(), encoding="bytes")
@@ -72,14 +72,14 @@ def test_cifar10_pickled_again_by_todays_numpy_is_read(tmp_path):
     same(load("cifar10", tmp_path), *parts)
 
 
-def test_cifar100_has_its_fine_labels(tmp_path):
+def test_standard__cifar100_has_its_fine_labels(tmp_path):
     parts = write_cifar100(tmp_path)
     found = load("cifar100", tmp_path)
     same(found, *parts)
     assert found.classes[37] == "fine 37" and len(found.classes) == 100
 
 
-def test_the_miniature_pickle_is_that_of_python_2():
+def test_standard__the_miniature_pickle_is_that_of_python_2():
     start = python2({"batch_label": "training batch 1 of 5", "labels": [6, 9]})
     # The first bytes of the published data_batch_1.
     assert start.startswith(
@@ -87,14 +87,14 @@ def test_the_miniature_pickle_is_that_of_python_2():
     )
 
 
-def test_stl10_is_read_column_by_column_and_its_labels_from_one(tmp_path):
+def test_standard__stl10_is_read_column_by_column_and_its_labels_from_one(tmp_path):
     parts = write_stl10(tmp_path)
     found = load("stl10", tmp_path)
     same(found, *parts)
     assert found.classes == tuple(STL) and found.size == 96
 
 
-def test_the_digits_are_pinned():
+def test_standard__the_digits_are_pinned():
     found = load("digits")
     assert (len(found.train), len(found.test), found.channels, found.size) == (1198, 599, 1, 8)
     assert np.abs(np.bincount(found.train.labels) - 2 * np.bincount(found.test.labels)).max() <= 2
@@ -108,7 +108,7 @@ def test_the_digits_are_pinned():
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("run", ["system", "eval", "getattr"])
-def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path, run, protocol):
+def test_standard__a_malicious_pickle_is_refused_and_nothing_runs(tmp_path, run, protocol):
     write_cifar10(tmp_path)
     mark = tmp_path / "ran"
     payload = {
@@ -127,7 +127,7 @@ def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path, run, protocol)
     assert not mark.exists()
 
 
-def test_a_pickle_that_damages_memory_is_refused(tmp_path):
+def test_standard__a_pickle_that_damages_memory_is_refused(tmp_path):
     """A dtype of objects in place of bytes, by the state of the dtype: NumPy would follow the bytes as addresses."""
     write_cifar10(tmp_path)
     path = tmp_path / "cifar-10-batches-py/data_batch_3"
@@ -144,7 +144,7 @@ def test_a_pickle_that_damages_memory_is_refused(tmp_path):
         load("cifar10", tmp_path)
 
 
-def test_a_list_that_doubles_itself_is_refused(tmp_path):
+def test_standard__a_list_that_doubles_itself_is_refused(tmp_path):
     """Thirty lists, each twice the one before: written out, a thousand million labels."""
     write_cifar10(tmp_path)
     labels = [0]
@@ -156,7 +156,7 @@ def test_a_list_that_doubles_itself_is_refused(tmp_path):
         load("cifar10", tmp_path)
 
 
-def test_no_reader_but_that_of_cifar_unpickles():
+def test_standard__no_reader_but_that_of_cifar_unpickles():
     for path in Path(readers.__file__).parent.glob("*.py"):
         text = path.read_text()
         assert "allow_pickle=True" not in text
@@ -186,14 +186,14 @@ def test_read_pickle_calls_nothing(tmp_path, monkeypatch, program):
         assert str(tmp_path / "data") in str(error)
 
 
-def test_names_of_classes_that_are_no_utf_8_are_read_as_far_as_they_go(tmp_path):
+def test_standard__names_of_classes_that_are_no_utf_8_are_read_as_far_as_they_go(tmp_path):
     write_stl10(tmp_path)
     names = tmp_path / "stl10_binary/class_names.txt"
     names.write_bytes(names.read_bytes().replace(b"bird", b"b\xffrd"))
     assert load("stl10", tmp_path).classes[1] == "b\ufffdrd"
 
 
-def test_a_gzip_bomb_is_refused(tmp_path):
+def test_standard__a_gzip_bomb_is_refused(tmp_path):
     write_mnist(tmp_path)
     head = b"\0\0\x08\x03" + np.array([300_000, 32, 32], ">u4").tobytes()
     for file in (tmp_path / "mnist").glob("train-images*"):
@@ -222,7 +222,7 @@ def test_a_gzip_bomb_is_refused(tmp_path):
         ("imagenet@32", "imagenet/train/n02/n02_1.JPEG", 0),
     ],
 )
-def test_a_file_that_is_cut_short_is_named(tmp_path, name, file, keep):
+def test_standard__a_file_that_is_cut_short_is_named(tmp_path, name, file, keep):
     WRITERS[name.split("@")[0]](tmp_path)
     cut(tmp_path / file, keep)
     with pytest.raises(BadInput, match=Path(file).name):
@@ -230,21 +230,21 @@ def test_a_file_that_is_cut_short_is_named(tmp_path, name, file, keep):
         found.train.pixels, found.test.pixels  # noqa: B018  (images are decoded when they are looked at)
 
 
-def test_a_gz_file_that_is_cut_short_is_named(tmp_path):
+def test_standard__a_gz_file_that_is_cut_short_is_named(tmp_path):
     write_mnist(tmp_path, packed=range(4))
     cut(tmp_path / "mnist/train-images-idx3-ubyte.gz", -20)
     with pytest.raises(BadInput, match=r"ubyte.gz is not"):
         load("mnist", tmp_path)
 
 
-def test_fewer_labels_than_images_are_refused(tmp_path):
+def test_standard__fewer_labels_than_images_are_refused(tmp_path):
     write_stl10(tmp_path)
     cut(tmp_path / "stl10_binary/test_y.bin", -1)
     with pytest.raises(BadInput, match="stl10 has 10 test images and 9 test labels"):
         load("stl10", tmp_path)
 
 
-def test_labels_outside_the_classes_are_refused(tmp_path):
+def test_standard__labels_outside_the_classes_are_refused(tmp_path):
     write_stl10(tmp_path)
     (tmp_path / "stl10_binary/test_y.bin").write_bytes(bytes(range(10)))  # counted from 0
     with pytest.raises(BadInput, match="test labels outside 0 to 9"):

@@ -13,7 +13,7 @@ from tests.support.spheres import means, sphere
 # ---- the non-isotropic distribution
 
 
-def test_its_density_integrates_to_one_and_the_approximation_does_not():
+def test_log_density__its_density_integrates_to_one_and_the_approximation_does_not():
     points, area = sphere()
     mean = means(3, 3, 5)
     k = torch.tensor([[1.0, 2.0, 5.0], [8.0, 1.0, 3.0], [4.0, 4.0, 4.0]], dtype=torch.float64)
@@ -22,14 +22,14 @@ def test_its_density_integrates_to_one_and_the_approximation_does_not():
     assert rough[1] > 1.5 and float(rough[2]) == pytest.approx(4.0)  # κ^(d − 2) where all axes are alike
 
 
-def test_one_concentration_for_all_axes_is_the_plain_distribution():
+def test_log_density__one_concentration_for_all_axes_is_the_plain_distribution():
     z, mean = means(5, 64), means(3, 64, 1)
     kappa = torch.tensor([0.7, 20.0, 900.0], dtype=torch.float64)
     plain = vmf.log_density(z, mean, kappa)
     assert torch.allclose(non_isotropic.log_density(z, mean, kappa[:, None].expand(3, 64)), plain, atol=1e-9)
 
 
-def test_the_approximation_is_its_formula():
+def test_log_density__the_approximation_is_its_formula():
     z, mean, k = means(4, 6), means(2, 6, 1), 1 + torch.rand(2, 6, dtype=torch.float64)
     found = non_isotropic.log_density(z, mean, k, exact=False)
     for c in range(2):
@@ -41,7 +41,7 @@ def test_the_approximation_is_its_formula():
             assert float(found[row, c]) == pytest.approx(due, rel=1e-9)
 
 
-def test_the_sampled_kernel_tends_to_the_closed_form_where_there_is_one():
+def test_expected_likelihood__the_sampled_kernel_tends_to_the_closed_form_where_there_is_one():
     torch.manual_seed(0)
     mean, kappa = means(3, 16), torch.tensor([10.0, 40.0, 100.0], dtype=torch.float64)
     others, wide = means(2, 16, 1), torch.tensor([3.0, 6.0], dtype=torch.float64)

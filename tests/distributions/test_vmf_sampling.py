@@ -27,7 +27,7 @@ def slope(kappa, d):
 
 
 @pytest.mark.parametrize(("d", "kappa"), [(2, 1e-3), (2, 50.0), (3, 5.0), *GRID, (512, 1e6)])
-def test_moments_and_their_gradient_in_kappa(d, kappa):
+def test_sample__moments_and_their_gradient_in_kappa(d, kappa):
     mean, k = world(500, d, kappa)
     samples = sample(mean, k, 4)
     w = (samples * mean).sum(-1)
@@ -41,7 +41,7 @@ def test_moments_and_their_gradient_in_kappa(d, kappa):
 
 
 @pytest.mark.parametrize("d", [2, 3, 15])
-def test_float32_means_give_samples_of_length_one_in_few_dimensions(d):
+def test_sample__float32_means_give_samples_of_length_one_in_few_dimensions(d):
     torch.manual_seed(0)
     mean = normalize(torch.randn(2000, d), dim=1)  # of length one to 1e-7
     samples = sample(mean, torch.full((2000,), 5.0), 20)
@@ -49,7 +49,7 @@ def test_float32_means_give_samples_of_length_one_in_few_dimensions(d):
     assert float((samples * mean).sum(-1).mean()) == pytest.approx(mean_resultant(5.0, d), abs=0.01)
 
 
-def test_the_directions_across_are_uniform():
+def test_sample__the_directions_across_are_uniform():
     mean, k = world(4000, 8, 20.0)
     across = sample(mean, k, 1)[0].detach()
     across = across - (across * mean).sum(-1, keepdim=True) * mean
@@ -59,7 +59,7 @@ def test_the_directions_across_are_uniform():
     assert (cross - expected).abs().max() < 0.02 and across.mean(0).norm() < 0.06
 
 
-def test_gradients_of_a_quadratic_form_are_those_of_its_closed_form():
+def test_sample__gradients_of_a_quadratic_form_are_those_of_its_closed_form():
     """E[ssᵀ] = A/κ·1 + (1 − d·A/κ)·μμᵀ."""
     d = 8
     torch.manual_seed(0)
@@ -77,7 +77,7 @@ def test_gradients_of_a_quadratic_form_are_those_of_its_closed_form():
 
 
 @pytest.mark.parametrize(("d", "kappa"), [(2, 0.5), (3, 20.0), (8, 1.0), (64, 300.0)])
-def test_w_moves_along_its_distribution_function(d, kappa):
+def test_tilt__w_moves_along_its_distribution_function(d, kappa):
     def log_p(theta, k):
         return k * (math.cos(theta) - 1) + (d - 2) * math.log(max(math.sin(theta), 1e-300))
 
@@ -99,7 +99,7 @@ def test_w_moves_along_its_distribution_function(d, kappa):
         assert found == pytest.approx(math.sin(theta) * change / share(theta, kappa)[1], rel=1e-4)
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
+def test_sample__a_row_does_not_depend_on_its_neighbours():
     mean = normalize(torch.randn(6, 20, generator=torch.Generator().manual_seed(0)), dim=1)
     kappa = torch.tensor([1.0, 5, 20, 80, 300, 1e3])
     found = []
@@ -109,7 +109,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
     assert torch.equal(*found)
 
 
-def test_dtype_and_no_gradient_where_none_is_wanted():
+def test_sample__dtype_and_no_gradient_where_none_is_wanted():
     mean, k = world(5, 32, 10.0, torch.float32)
     samples = sample(mean, k.detach(), 3)
     assert samples.shape == (3, 5, 32) and samples.dtype == torch.float32 and not samples.requires_grad
@@ -117,7 +117,7 @@ def test_dtype_and_no_gradient_where_none_is_wanted():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("n", "d"), [(1, 3), (3, 16), (5, 64)])
-def test_means_that_were_drawn_from_the_same_seed_do_no_harm(n, d, dtype):
+def test_sample__means_that_were_drawn_from_the_same_seed_do_no_harm(n, d, dtype):
     """The first random numbers would lie along them, and have no direction across."""
     torch.manual_seed(0)
     mean = normalize(torch.randn(n, d, dtype=dtype), dim=1)

@@ -32,13 +32,13 @@ def exact(kappa: float, d: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_both_constants_to_rounding_error_over_the_whole_range(d):
+def test_log_normalizer__both_constants_to_rounding_error_over_the_whole_range(d):
     log_c, ratio = np.array([exact(kappa, d) for kappa in KAPPAS]).T
     np.testing.assert_array_less(np.abs(log_normalizer(KAPPAS, d) - log_c), 1e-12 * np.maximum(1, np.abs(log_c)))
     np.testing.assert_allclose(mean_resultant(KAPPAS, d), ratio, rtol=1e-12)
 
 
-def test_reference_values_of_both_constants():
+def test_log_normalizer__reference_values_of_both_constants():
     stored = load("url_vmf_logconst")
     kappa = stored["kappa"]
     for name, value in stored.items():
@@ -49,7 +49,7 @@ def test_reference_values_of_both_constants():
             np.testing.assert_allclose(mean_resultant(kappa, d), value, rtol=1e-9)
 
 
-def test_the_original_polynomial_is_not_the_constant():
+def test_log_normalizer__the_original_polynomial_is_not_the_constant():
     stored = load("url_vmf_logconst")
     kappa = stored["kappa"]
     for name in (name for name in stored if name.startswith("repo_d")):
@@ -63,14 +63,14 @@ def test_the_original_polynomial_is_not_the_constant():
     assert np.isnan(stored["repo_scalar_d128"][-1]) and math.isfinite(log_normalizer(kappa[-1], 128))
 
 
-def test_closed_forms_on_the_usual_sphere():
+def test_log_normalizer__closed_forms_on_the_usual_sphere():
     kappa = np.array([0.01, 0.5, 3.0, 40.0])
     np.testing.assert_allclose(log_normalizer(kappa, 3), np.log(kappa / (4 * np.pi * np.sinh(kappa))), rtol=1e-13)
     np.testing.assert_allclose(mean_resultant(kappa, 3), 1 / np.tanh(kappa) - 1 / kappa, rtol=1e-11)
 
 
 @pytest.mark.parametrize("d", [2, 3, 10, 512])
-def test_no_concentration_is_the_uniform_distribution(d):
+def test_inverse_mean_resultant__no_concentration_is_the_uniform_distribution(d):
     log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
     assert log_normalizer(0.0, d) == pytest.approx(-log_area, rel=1e-13)
     assert mean_resultant(0.0, d) == 0.0
@@ -79,7 +79,7 @@ def test_no_concentration_is_the_uniform_distribution(d):
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 7.0, 900.0])
-def test_the_density_integrates_to_one_on_the_circle(kappa):
+def test_log_density__the_density_integrates_to_one_on_the_circle(kappa):
     angle = np.linspace(0, 2 * np.pi, 20_001)[:-1]
     x = np.stack([np.cos(angle), np.sin(angle)], 1)
     density = np.exp(log_density(x, x[[1234]], np.array([kappa])))[:, 0]
@@ -87,7 +87,7 @@ def test_the_density_integrates_to_one_on_the_circle(kappa):
     assert (density * (x @ x[1234])).mean() * 2 * np.pi == pytest.approx(mean_resultant(kappa, 2), abs=1e-12)
 
 
-def test_the_density_equals_scipys():
+def test_log_density__the_density_equals_scipys():
     from scipy.stats import vonmises_fisher
 
     rng = np.random.default_rng(0)
@@ -99,7 +99,7 @@ def test_the_density_equals_scipys():
 
 
 @given(st.integers(2, 4096), st.floats(-3, 6))
-def test_the_inverse_undoes_the_resultant(d, power):
+def test_inverse_mean_resultant__the_inverse_undoes_the_resultant(d, power):
     kappa = 10.0**power
     r = mean_resultant(kappa, d)
     back = inverse_mean_resultant(r, d)
@@ -109,14 +109,14 @@ def test_the_inverse_undoes_the_resultant(d, power):
 
 
 @given(st.integers(2, 4096), st.floats(1e-9, 1 - 1e-9))
-def test_the_inverse_is_better_than_the_usual_approximation(d, r):
+def test_inverse_mean_resultant__the_inverse_is_better_than_the_usual_approximation(d, r):
     usual = r * (d - r**2) / (1 - r**2)
     ours = inverse_mean_resultant(r, d)
     assert abs(mean_resultant(ours, d) - r) <= abs(mean_resultant(usual, d) - r) + 1e-15
 
 
 @given(st.integers(2, 4096), st.floats(-2, 5))
-def test_the_slope_of_the_log_normalizer_is_minus_the_resultant(d, power):
+def test_log_normalizer__the_slope_of_the_log_normalizer_is_minus_the_resultant(d, power):
     kappa = 10.0**power
     h = 1e-4 * kappa
     slope = (log_normalizer(kappa + h, d) - log_normalizer(kappa - h, d)) / (2 * h)
@@ -124,7 +124,7 @@ def test_the_slope_of_the_log_normalizer_is_minus_the_resultant(d, power):
     assert slope == pytest.approx(-mean_resultant(kappa, d), rel=1e-6, abs=10 * noise)
 
 
-def test_shape_and_dtype_go_through():
+def test_log_normalizer__shape_and_dtype_go_through():
     kappa = np.geomspace(1, 1e6, 24_000).reshape(4, 3, 2000)  # more than one chunk
     value = log_normalizer(kappa, 512)
     assert value.shape == kappa.shape and value.dtype == np.float64
@@ -152,12 +152,12 @@ def test_shape_and_dtype_go_through():
         (lambda: mean_resultant(1.0, 2.5), "at least 2; d is 2.5"),
     ],
 )
-def test_bad_input_is_a_sentence(call, words):
+def test_inverse_mean_resultant__bad_input_is_a_sentence(call, words):
     with pytest.raises(BadInput, match=words):
         call()
 
 
-def test_torch_is_not_imported():
+def test_von_mises_fisher__torch_is_not_imported():
     code = "import sys, nescio.distributions as d; d.von_mises_fisher.mean_resultant(1, 8); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "numpy" in loaded and not {"torch", "scipy", "sklearn"} & set(loaded)
@@ -168,7 +168,7 @@ class TestTensors:
     def torch(self):
         return pytest.importorskip("torch")
 
-    def test_values_equal_numpys(self, torch):
+    def test_inverse_mean_resultant__values_equal_numpys(self, torch):
         kappa = np.geomspace(1e-3, 1e6, 10_000)
         for d in (2, 26, 42, 2048):
             for function in (log_normalizer, mean_resultant):
@@ -179,7 +179,7 @@ class TestTensors:
         )
 
     @pytest.mark.parametrize("d", [2, 3, 26, 42, 512, 4096])
-    def test_the_gradient_is_minus_the_resultant_and_has_a_gradient(self, torch, d):
+    def test_mean_resultant__the_gradient_is_minus_the_resultant_and_has_a_gradient(self, torch, d):
         kappa = torch.tensor(KAPPAS, requires_grad=True)
         (first,) = torch.autograd.grad(log_normalizer(kappa, d).sum(), kappa, create_graph=True)
         np.testing.assert_allclose(-first.detach().numpy(), mean_resultant(KAPPAS, d), rtol=1e-12)
@@ -190,7 +190,7 @@ class TestTensors:
                 a = mpmath.besseli(v + 1, k_, maxterms=10**7) / mpmath.besseli(v, k_, maxterms=10**7)
                 assert -value == pytest.approx(float(1 - a**2 - (d - 1) * a / k_), rel=1e-7)
 
-    def test_half_and_single_precision(self, torch):
+    def test_log_normalizer__half_and_single_precision(self, torch):
         kappa = torch.tensor([1e6], dtype=torch.float32, requires_grad=True)
         value = log_normalizer(kappa, 512)
         assert value.dtype == torch.float32
@@ -200,12 +200,12 @@ class TestTensors:
         assert kappa.grad.item() == pytest.approx(-mean_resultant(1e6, 512), rel=1e-7)
         assert log_normalizer(torch.tensor([3.0], dtype=torch.bfloat16), 8).dtype == torch.float32
 
-    def test_gradients_under_vmap(self, torch):
+    def test_log_normalizer__gradients_under_vmap(self, torch):
         kappa = torch.tensor([1.0, 10.0, 500.0], dtype=torch.float64)
         slopes = torch.func.vmap(torch.func.grad(lambda k: log_normalizer(k, 42)))(kappa)
         np.testing.assert_allclose(slopes.numpy(), -mean_resultant(kappa.numpy(), 42), rtol=1e-12)
 
-    def test_density_and_its_gradient(self, torch):
+    def test_log_density__density_and_its_gradient(self, torch):
         x = torch.eye(5, dtype=torch.float64)
         kappa = torch.tensor([2.0, 30.0], dtype=torch.float64, requires_grad=True)
         value = log_density(x, x[:2], kappa)

@@ -50,7 +50,7 @@ def test_plan_steps_gives_a_reason_for_what_does_not_apply() -> None:
     assert all(entry["method"] == "simclr" and entry["reason"] for entry in planned.reasons)
 
 
-def test_left_out_classes_are_a_near_set_and_new_classes() -> None:
+def test_plan_steps__left_out_classes_are_a_near_set_and_new_classes() -> None:
     left_out = subject()
     assert left_out.left_out == (6, 7, 8, 9)
     whole = subject(classes=None)

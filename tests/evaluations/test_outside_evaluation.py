@@ -57,11 +57,11 @@ def run(site: Path, store: Path, *words: str) -> subprocess.CompletedProcess[str
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=240)
 
 
-def test_it_is_short() -> None:
+def test_outside_evaluation__it_is_short() -> None:
     assert len([line for line in TWO_BEST.splitlines() if line.strip()]) <= 60
 
 
-def test_it_is_on_the_page_with_rows_of_every_network_that_it_applies_to(tmp_path: Path) -> None:
+def test_outside_evaluation__it_is_on_the_page_with_rows_of_every_network_that_it_applies_to(tmp_path: Path) -> None:
     site, store = install(tmp_path / "site"), tmp_path / "store"
     chosen = ("--evaluations", "two-best,calibration")
     done = run(site, store, *chosen)
@@ -74,7 +74,7 @@ def test_it_is_on_the_page_with_rows_of_every_network_that_it_applies_to(tmp_pat
     assert all(0 <= row["value"] <= 1 and row["n"] > 100 for row in rows)
 
 
-def test_all_evaluations_of_a_plan_have_it_among_them(tmp_path: Path) -> None:
+def test_outside_evaluation__all_evaluations_of_a_plan_have_it_among_them(tmp_path: Path) -> None:
     done = run(install(tmp_path / "site"), tmp_path / "store", "--dry-run", "--format", "json")
     assert done.returncode == 0, done.stderr
     without = run(tmp_path, tmp_path / "store", "--dry-run", "--format", "json")

@@ -86,7 +86,7 @@ def ours(heads, at):
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("make", [clusters, like_a_network])
 @pytest.mark.parametrize("counts", [(30, 30, 30, 30), (5, 80, 1, 40), (200, 3)])
-def test_every_pair_is_scikit_learns_converged_head(make, counts, precision):
+def test_fit_heads__every_pair_is_scikit_learns_converged_head(make, counts, precision):
     x, y = make(counts)
     at, _ = make((20,) * len(counts), seed=1)
     heads = fit(x, y, precision=precision)
@@ -95,7 +95,7 @@ def test_every_pair_is_scikit_learns_converged_head(make, counts, precision):
 
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=5), st.integers(1, 20), st.floats(-3, 3), st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
-def test_the_gradient_vanishes_at_every_head(counts, d, log_scale, seed):
+def test_fit_heads__the_gradient_vanishes_at_every_head(counts, d, log_scale, seed):
     x, y = clusters(counts, d, seed)
     x *= 10**log_scale
     heads = fit(x, y)
@@ -108,21 +108,21 @@ def test_the_gradient_vanishes_at_every_head(counts, d, log_scale, seed):
 
 
 @pytest.mark.parametrize("precision", LIMITS)
-def test_pairs_that_can_be_separated_have_an_optimum_by_the_penalty(precision):
+def test_fit_heads__pairs_that_can_be_separated_have_an_optimum_by_the_penalty(precision):
     x, y = clusters((20, 20, 20), apart=20)
     heads = fit(x, y, precision=precision)
     assert np.isfinite(heads.weights).all()
     np.testing.assert_allclose(ours(heads, x), sklearn_pairs(x, y, x), atol=LIMITS[precision])
 
 
-def test_the_intercept_has_no_penalty_and_no_shift_of_the_features_matters():
+def test_fit_heads__the_intercept_has_no_penalty_and_no_shift_of_the_features_matters():
     x, y = clusters((30, 20, 25))
     near, far = fit(x, y), fit(x.astype(np.float64) + 1000, y)
     np.testing.assert_allclose(far.weights, near.weights, atol=1e-4)
     np.testing.assert_allclose(ours(far, x.astype(np.float64) + 1000), ours(near, x), atol=1e-4)
 
 
-def test_features_without_information_leave_the_shares_of_the_classes():
+def test_fit_heads__features_without_information_leave_the_shares_of_the_classes():
     y = np.repeat([0, 1, 2], [10, 30, 1])
     heads = fit(np.full((41, 3), 7.0), y)
     np.testing.assert_allclose(heads.weights, 0, atol=1e-9)
@@ -131,7 +131,7 @@ def test_features_without_information_leave_the_shares_of_the_classes():
     )
 
 
-def test_constant_and_repeated_features_share_as_the_penalty_says():
+def test_fit_heads__constant_and_repeated_features_share_as_the_penalty_says():
     x, y = clusters((40, 40, 40), 5)
     twice = np.concatenate([x, x, np.full((120, 2), 3.0)], 1)
     heads = fit(twice, y)
@@ -140,39 +140,39 @@ def test_constant_and_repeated_features_share_as_the_penalty_says():
     np.testing.assert_allclose(ours(heads, twice), sklearn_pairs(twice, y, twice), atol=1e-4)
 
 
-def test_a_higher_penalty_is_scikit_learns_smaller_c():
+def test_fit_heads__a_higher_penalty_is_scikit_learns_smaller_c():
     x, y = clusters((30, 30, 30))
     for penalty in (0.05, 20.0):
         heads = fit(x, y, penalty=penalty)
         np.testing.assert_allclose(ours(heads, x), sklearn_pairs(x, y, x, penalty), atol=1e-4)
 
 
-def test_more_features_than_rows():
+def test_fit_heads__more_features_than_rows():
     x, y = clusters((4, 5, 6), 200)
     np.testing.assert_allclose(ours(fit(x, y), x), sklearn_pairs(x, y, x), atol=1e-4)
 
 
-def test_two_classes_and_any_labels():
+def test_fit_heads__two_classes_and_any_labels():
     x, y = clusters((30, 40))
     plain, named = fit(x, y), fit(x, np.array([17, -3])[y])
     np.testing.assert_array_equal(named.classes, [-3, 17])
     np.testing.assert_allclose(named.weights, -plain.weights, atol=1e-4)
 
 
-def test_the_order_of_the_rows_does_not_matter():
+def test_fit_heads__the_order_of_the_rows_does_not_matter():
     x, y = clusters((30, 10, 20))
     rows = np.random.default_rng(0).permutation(len(y))
     np.testing.assert_allclose(ours(fit(x[rows], y[rows]), x), ours(fit(x, y), x), atol=1e-4)
 
 
-def test_heads_solved_in_parts_are_the_same(monkeypatch):
+def test_fit_heads__heads_solved_in_parts_are_the_same(monkeypatch):
     x, y = clusters((15,) * 7)
     whole = fit(x, y)
     monkeypatch.setattr(_tasks, "MEMORY_BYTES", 5 * 2 * _minimise.MEMORY * 17 * 8)
     np.testing.assert_allclose(ours(fit(x, y), x), ours(whole, x), atol=1e-4)
 
 
-def test_threads_change_nothing(monkeypatch):
+def test_fit_heads__threads_change_nothing(monkeypatch):
     x, y = clusters((15, 30, 9, 20))
     alone = {tasks: fit(x, y, tasks=tasks) for tasks in ("one-vs-one", "multiclass")}
     monkeypatch.setenv("NESCIO_THREADS", "3")
@@ -183,14 +183,14 @@ def test_threads_change_nothing(monkeypatch):
         np.testing.assert_allclose(fit(x, y, tasks=tasks).weights, heads.weights, atol=1e-4)
 
 
-def test_a_head_that_does_not_settle_is_said(monkeypatch):
+def test_fit_heads__a_head_that_does_not_settle_is_said(monkeypatch):
     monkeypatch.setattr(_minimise, "STEPS", 2)
     x, y = clusters((30, 30))
     with pytest.warns(UserWarning, match=r"1 of 1.*heads.*after 2 steps"):
         fit(x, y)
 
 
-def test_heads_are_converged_where_twenty_iterations_are_not():
+def test_fit_heads__heads_are_converged_where_twenty_iterations_are_not():
     x, y = like_a_network((80, 80, 80))
     exact = sklearn_pairs(x, y, x)
     with warnings.catch_warnings():
@@ -202,7 +202,7 @@ def test_heads_are_converged_where_twenty_iterations_are_not():
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("tasks", ["one-vs-one", "multiclass"])
-def test_a_few_rows_that_are_far_longer_than_the_others(tasks, precision):
+def test_fit_heads__a_few_rows_that_are_far_longer_than_the_others(tasks, precision):
     """They have no curvature at the optimum, and must not hide that of the others."""
     x, y = clusters((100, 100))
     x[:5] *= 1e4
@@ -213,14 +213,14 @@ def test_a_few_rows_that_are_far_longer_than_the_others(tasks, precision):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_features_with_a_large_mean(precision):
+def test_fit_heads__features_with_a_large_mean(precision):
     x, y = clusters((30, 30, 30))
     x = x.astype(np.float64)
     (there,), (here,) = fit_heads([x + 1e6], y, precision=precision), fit_heads([x], y, precision="float64")
     np.testing.assert_allclose(there.weights, here.weights, atol=2e-3)
 
 
-def test_the_same_tau_as_scikit_learns_heads():
+def test_fit_heads__the_same_tau_as_scikit_learns_heads():
     """The check that the paper's tables rest on."""
     train = [like_a_network((60,) * 6, seed=s) for s in range(3)]
     test = [like_a_network((30,) * 6, seed=s + 10)[0] for s in range(3)]
@@ -242,7 +242,7 @@ def test_the_same_tau_as_scikit_learns_heads():
 
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("make", [clusters, like_a_network])
-def test_the_softmax_head_is_scikit_learns(make, precision):
+def test_fit_heads__the_softmax_head_is_scikit_learns(make, precision):
     x, y = make((30, 50, 4, 20))
     head = fit(x, y, tasks="multiclass", precision=precision)
     peer = LogisticRegression(tol=1e-10, max_iter=100_000).fit(x.astype(np.float64), y)
@@ -255,7 +255,7 @@ def test_the_softmax_head_is_scikit_learns(make, precision):
 
 @pytest.mark.parametrize("d", [5, 100])
 @pytest.mark.parametrize("penalty", [1.0, 30.0])
-def test_the_regression_head_is_scikit_learns_ridge(d, penalty):
+def test_fit_heads__the_regression_head_is_scikit_learns_ridge(d, penalty):
     rng = np.random.default_rng(0)
     x, y = 3 + rng.normal(size=(40, d)), rng.normal(size=(40, 2))
     head, peer = fit(x, y, tasks="regression", penalty=penalty), Ridge(alpha=penalty).fit(x, y)
@@ -266,7 +266,7 @@ def test_the_regression_head_is_scikit_learns_ridge(d, penalty):
 # ---- targets
 
 
-def test_targets_are_definition_1_for_the_tasks_of_a_rows_own_class():
+def test_reliability_targets__targets_are_definition_1_for_the_tasks_of_a_rows_own_class():
     members = [clusters((12, 12, 12, 12), 6, seed) for seed in range(3)]
     y = members[0][1]
     heads = fit_heads([x for x, _ in members], y)
@@ -288,7 +288,7 @@ def test_targets_are_definition_1_for_the_tasks_of_a_rows_own_class():
         np.testing.assert_allclose([found[k][n] for k in found], np.mean([brier, entropy, variance], 1), rtol=1e-6)
 
 
-def test_multiclass_and_regression_targets_by_definition():
+def test_reliability_targets__multiclass_and_regression_targets_by_definition():
     members = [clusters((12, 12, 12), 6, seed) for seed in range(3)]
     y, xs = members[0][1], [x for x, _ in members]
     heads = fit_heads(xs, y, tasks="multiclass")
@@ -309,21 +309,21 @@ def test_multiclass_and_regression_targets_by_definition():
     np.testing.assert_allclose(found["variance"], -pairs.mean(1), rtol=1e-6)
 
 
-def test_members_are_averaged_before_brier_and_entropy():
+def test_probability_performance__members_are_averaged_before_brier_and_entropy():
     wrong = np.array([0.0, 1.0]).reshape(2, 1, 1, 1)  # two members that are sure of opposite answers
     found = probability_performance(wrong)
     np.testing.assert_allclose([found["brier"][0], found["entropy"][0]], [-0.5, -np.log(2)])
     np.testing.assert_allclose(found["variance"], -0.5)  # a quarter for each of the two outputs
 
 
-def test_higher_is_more_reliable_and_one_member_has_no_variance():
+def test_regression_performance__higher_is_more_reliable_and_one_member_has_no_variance():
     sure, unsure = (probability_performance(np.full((1, 1, 1, 1), p)) for p in (0.01, 0.4))
     assert set(sure) == {"brier", "entropy"}
     assert all(sure[name] > unsure[name] for name in sure)
     assert set(regression_performance(np.ones((1, 4, 1)))) == {"squared_error"}
 
 
-def test_certain_answers_are_finite_and_do_not_tie():
+def test_one_vs_one__certain_answers_are_finite_and_do_not_tie():
     found = probability_performance(np.array([0.0, 1e-300, 1e-200, 1e-30, 1e-20, 1e-10, 1.0]).reshape(1, -1, 1, 1))
     assert np.isfinite(list(found.values())).all()
     assert (np.diff(found["entropy"][1:6]) < 0).all() and (np.diff(found["brier"][2:]) < 0).all()
@@ -333,7 +333,7 @@ def test_certain_answers_are_finite_and_do_not_tie():
     assert len(np.unique(heads.errors(x[:2], np.zeros(2, int)))) == 2  # 1 − p would be 0 in both rows
 
 
-def test_reference_values_of_the_targets():
+def test_probability_performance__reference_values_of_the_targets():
     ref, said = load("repreli_reliability"), note("repreli_reliability")["kendall"]
     p, y = ref["ovo_prob_target_first"], ref["labels"]  # (m, opponents, n, 2): the row's class, then the opponent
     wrong = np.stack([p[:, [o for o in range(10) if o != c], n, 1:] for n, c in enumerate(y)], 1)
@@ -345,7 +345,7 @@ def test_reference_values_of_the_targets():
         assert kendall(score, found["brier"]) == pytest.approx(said[f"{kind}_brier-tau"], abs=1e-12)
 
 
-def test_rows_in_blocks_are_the_same_rows(monkeypatch):
+def test_reliability_targets__rows_in_blocks_are_the_same_rows(monkeypatch):
     x, y = clusters((20, 20, 20))
     members = [x, np.sin(x)]
     heads = fit_heads(members, y)
@@ -355,7 +355,7 @@ def test_rows_in_blocks_are_the_same_rows(monkeypatch):
         np.testing.assert_allclose(value, whole[name], rtol=1e-9)
 
 
-def test_rotated_members_have_the_same_heads():
+def test_fit_heads__rotated_members_have_the_same_heads():
     """Theorem 1: representations may differ as much as they like while no prediction does."""
     x, y = clusters((30, 30, 30), 8)
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 8)))[0]
@@ -365,7 +365,7 @@ def test_rotated_members_have_the_same_heads():
     np.testing.assert_allclose(found["variance"], 0, atol=1e-8)
 
 
-def test_a_consistent_neighbour_bounds_the_variance_of_every_head():
+def test_fit_heads__a_consistent_neighbour_bounds_the_variance_of_every_head():
     """Theorem 2: Var at x ≤ (√2·L·ε + σ)², with σ² the variance at a neighbour that is within ε in every member."""
     rng = np.random.default_rng(0)
     members = [clusters((30, 30, 30), 8, seed) for seed in range(4)]
@@ -394,7 +394,7 @@ def _unit(x):
 
 
 @pytest.mark.parametrize("tasks", TASKS)
-def test_tensors_give_what_arrays_give(tasks):
+def test_reliability_targets__tensors_give_what_arrays_give(tasks):
     torch = pytest.importorskip("torch")
     x, y = clusters((30, 9, 25, 4))
     truth = y if tasks != "regression" else np.sin(y)
@@ -405,7 +405,7 @@ def test_tensors_give_what_arrays_give(tasks):
         np.testing.assert_allclose(value, arrays[name], atol=1e-5)
 
 
-def test_torch_stays_out():
+def test_heads__torch_stays_out():
     code = "import sys, nescio.heads; assert not {'torch', 'sklearn', 'scipy.stats', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -436,7 +436,7 @@ X, Y = clusters((4, 4))
         (lambda: reliability_targets(fit_heads([X], Y), [X[:, :3]], Y), r"3 features"),
     ],
 )
-def test_bad_input_is_one_sentence(call, sentence):
+def test_reliability_targets__bad_input_is_one_sentence(call, sentence):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(BadInput, match=sentence) as caught:

@@ -26,7 +26,7 @@ def fitted(rows, labels, classes=3, batch=32):
     return gaussians
 
 
-def test_density_is_the_mixture_of_class_gaussians_with_class_shares(world):
+def test_class_gaussians__density_is_the_mixture_of_class_gaussians_with_class_shares(world):
     rows, labels = world
     gaussians, points = fitted(rows, labels), torch.randn(20, 4, dtype=torch.float64)
     density = 0.0
@@ -36,7 +36,7 @@ def test_density_is_the_mixture_of_class_gaussians_with_class_shares(world):
     assert np.allclose(gaussians(points).numpy(), np.log(density), rtol=1e-9)
 
 
-def test_it_is_the_measure_gmm_and_batches_do_not_matter(world):
+def test_class_gaussians__it_is_the_measure_gmm_and_batches_do_not_matter(world):
     rows, labels = world
     points = torch.randn(20, 4, dtype=torch.float64)
     measured = gmm(Predictions(embeddings=rows.numpy(), labels=labels.numpy()))(Predictions(embeddings=points.numpy()))
@@ -44,7 +44,7 @@ def test_it_is_the_measure_gmm_and_batches_do_not_matter(world):
         assert np.allclose(-fitted(rows, labels, batch=batch)(points).numpy(), measured, rtol=1e-9)
 
 
-def test_singular_covariances_get_the_least_jitter_that_helps():
+def test_factor__singular_covariances_get_the_least_jitter_that_helps():
     good = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
     assert torch.equal(factor(good), good)
     flat = torch.diag(torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64))[None]
@@ -52,7 +52,7 @@ def test_singular_covariances_get_the_least_jitter_that_helps():
     assert 0 < float((lower @ lower.mT - flat).abs().max()) < 1e-9
 
 
-def test_features_that_do_not_vary_end(monkeypatch):
+def test_factor__features_that_do_not_vary_end(monkeypatch):
     """Rounding left a variance of −5e-18 of a network whose units were all dead, and no jitter ever helped."""
     cholesky, calls = torch.linalg.cholesky, []
 
@@ -69,7 +69,7 @@ def test_features_that_do_not_vary_end(monkeypatch):
     assert torch.isfinite(fitted(rows, labels)(rows)).all()
 
 
-def test_dead_features_and_small_classes_give_finite_densities():
+def test_class_gaussians__dead_features_and_small_classes_give_finite_densities():
     torch.manual_seed(0)
     rows, labels = torch.randn(40, 6), torch.arange(40) % 2
     rows[:, 5] = 0.0  # a dead unit
@@ -80,7 +80,7 @@ def test_dead_features_and_small_classes_give_finite_densities():
     assert gaussians.log_joint(rows)[:, 3].max() == -torch.inf
 
 
-def test_the_fit_is_saved():
+def test_class_gaussians__the_fit_is_saved():
     rows, labels = torch.randn(60, 3), torch.arange(60) % 3
     gaussians, other = fitted(rows, labels), ClassGaussians(3, 3)
     other.load_state_dict(gaussians.state_dict())

@@ -28,12 +28,12 @@ def test_info_nce_is_its_equation(t):
     assert torch.allclose(info_nce(stacked, t), torch.stack([info_nce(each, t) for each in stacked]))
 
 
-def test_with_partners_it_is_twice_nt_xent():
+def test_nt_xent__with_partners_it_is_twice_nt_xent():
     z = unit(torch.randn(12, 5, generator=torch.Generator().manual_seed(0)))
     assert float(info_nce(z, 4.0, partners=True).mean()) == pytest.approx(2 * float(nt_xent(z, 0.25)), rel=1e-5)
 
 
-def test_stored_values_without_the_leaked_diagonal():
+def test_info_nce__stored_values_without_the_leaked_diagonal():
     stored = load("url_infonce")
     z = torch.nn.functional.normalize(torch.tensor(stored["features"]), dim=1)
     z = torch.cat([z[::2], z[1::2]])  # the pairs are (0, 1), (2, 3) …

@@ -15,7 +15,7 @@ def test_entropy_is_scipys_along_any_axis():
     assert entropy(p, 1)[0, 0] == 0
 
 
-def test_draws_disagree_by_the_entropy_of_their_mean_beyond_their_own():
+def test_jensen_shannon__draws_disagree_by_the_entropy_of_their_mean_beyond_their_own():
     p = torch.randn(6, 4, 5).double().softmax(2)
     p[0] = p[0, :1]
     wanted = expected(p.mean(1), axis=1) - expected(p, axis=2).mean(1)

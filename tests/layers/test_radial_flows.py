@@ -19,7 +19,7 @@ def strong(width, classes=3, count=6):
 
 
 @pytest.mark.parametrize("make", [lambda: RadialFlows(4, 2, 6), lambda: strong(2), lambda: strong(5).plane()])
-def test_densities_integrate_to_one(make):
+def test_masses__densities_integrate_to_one(make):
     assert torch.allclose(masses(make()), torch.ones(1, dtype=torch.float64), atol=5e-3)
 
 
@@ -31,7 +31,7 @@ def test_masses_add_up_what_is_there():
     assert torch.allclose(masses(Half(2, 2, 3)), torch.full((2,), 0.5, dtype=torch.float64), atol=5e-3)
 
 
-def test_log_determinants_are_those_of_the_map():
+def test_radial_flows__log_determinants_are_those_of_the_map():
     """q(z) is the normal density of f(z) times |det ∂f/∂z|: f is rebuilt here, its Jacobian taken by autograd."""
     flows = strong(3, classes=1, count=4)
 
@@ -48,7 +48,7 @@ def test_log_determinants_are_those_of_the_map():
         assert float(flows(z[None]).detach()) == pytest.approx(density, rel=1e-9)
 
 
-def test_pyros_flows_give_the_same_densities():
+def test_radial_flows__pyros_flows_give_the_same_densities():
     stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("postnet_dirichlet").items()}
     classes, count, width = stored["x0"].shape
     flows = RadialFlows(classes, width, count).double()

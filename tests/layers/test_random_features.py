@@ -10,7 +10,7 @@ from nescio.layers.random_features import MEAN_FIELD, RandomFeatureGP, dempster_
 from tests.support.reference import load
 
 
-def test_products_of_random_features_are_the_kernel():
+def test_random_feature_gp__products_of_random_features_are_the_kernel():
     torch.manual_seed(0)
     gp, x = RandomFeatureGP(3, 4, 2_000), torch.randn(6, 3)
     gp.lengthscale.fill_(1.7)
@@ -19,7 +19,7 @@ def test_products_of_random_features_are_the_kernel():
     assert torch.allclose(expanded @ expanded.T, kernel, atol=0.08)
 
 
-def test_the_posterior_is_exact_whatever_the_batches():
+def test_random_feature_gp__the_posterior_is_exact_whatever_the_batches():
     torch.manual_seed(0)
     gp = RandomFeatureGP(5, 3, 64)
     x = torch.randn(90, 5)
@@ -39,7 +39,7 @@ def test_the_posterior_is_exact_whatever_the_batches():
     assert torch.allclose(gp.variance(new.float()).double(), by_kernel, atol=1e-5)
 
 
-def test_variance_falls_at_the_data_and_returns_to_the_prior_far_away():
+def test_random_feature_gp__variance_falls_at_the_data_and_returns_to_the_prior_far_away():
     torch.manual_seed(0)
     gp = RandomFeatureGP(2, 2, 512)
     gp.fit([torch.randn(500, 2)])
@@ -47,7 +47,7 @@ def test_variance_falls_at_the_data_and_returns_to_the_prior_far_away():
     assert near < 0.05 and far > 0.5
 
 
-def test_precision_covariance_and_mean_field_logits_of_the_original():
+def test_mean_field__precision_covariance_and_mean_field_logits_of_the_original():
     """The original omits the factor √(2/D) of the features; all else must agree."""
     stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("pract_sngp_sum").items()}
     count = stored["W_random"].shape[1]

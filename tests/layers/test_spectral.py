@@ -30,7 +30,7 @@ def largest(weight):
     ("kind", "sizes"),
     [(nn.Linear, (7, 5)), (nn.Conv2d, (3, 6, 3)), (nn.Conv1d, (2, 4, 3)), (nn.Conv2d, (8, 8, 3, 1, 0, 1, 8))],
 )
-def test_a_weight_beyond_the_target_is_brought_to_it(kind, sizes):
+def test_set_exact_vectors__a_weight_beyond_the_target_is_brought_to_it(kind, sizes):
     layer = kind(*sizes)
     layer.weight.data *= 50
     direction = layer.weight.detach().clone()
@@ -41,7 +41,7 @@ def test_a_weight_beyond_the_target_is_brought_to_it(kind, sizes):
 
 
 @pytest.mark.parametrize("shape", [(6, 27), (27, 6)])
-def test_a_settled_bound_holds_where_two_singular_values_are_close(shape):
+def test_set_exact_vectors__a_settled_bound_holds_where_two_singular_values_are_close(shape):
     """There 200 power iterations left the weight 0.4 % beyond its bound."""
     left, _, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
     layer = nn.Linear(*shape[::-1])
@@ -51,7 +51,7 @@ def test_a_settled_bound_holds_where_two_singular_values_are_close(shape):
     assert largest(layer.weight) == pytest.approx(2.0, rel=1e-5)
 
 
-def test_weights_that_are_not_finite_do_not_stop_the_settling():
+def test_set_exact_vectors__weights_that_are_not_finite_do_not_stop_the_settling():
     layer = nn.Linear(4, 4)
     spectral_normalize(layer, 2.0)
     layer.parametrizations.weight.original.data[0, 0] = float("nan")
@@ -59,7 +59,7 @@ def test_weights_that_are_not_finite_do_not_stop_the_settling():
     assert torch.isfinite(layer.parametrizations.weight[0].left).all()
 
 
-def test_a_weight_inside_the_bound_stays_as_it_is():
+def test_spectral_normalize__a_weight_inside_the_bound_stays_as_it_is():
     """torch's own parametrisation always divides by σ; this one only ever shrinks."""
     ours, theirs = nn.Linear(6, 6), nn.Linear(6, 6)
     theirs.load_state_dict(ours.state_dict())
@@ -71,7 +71,7 @@ def test_a_weight_inside_the_bound_stays_as_it_is():
     assert not torch.allclose(theirs.weight, before)
 
 
-def test_the_share_of_layers_that_a_bound_holds_back():
+def test_share_above_bound__the_share_of_layers_that_a_bound_holds_back():
     """0 where the bound does nothing, 1 where every layer would stretch further without it."""
 
     def share(target):
@@ -85,7 +85,7 @@ def test_the_share_of_layers_that_a_bound_holds_back():
     assert share_above_bound(nn.Linear(6, 6)) is None
 
 
-def test_backward_sees_the_normalised_weights():
+def test_set_exact_vectors__backward_sees_the_normalised_weights():
     layer = nn.Linear(4, 3, bias=False).double()
     layer.weight.data *= 20
     x = torch.randn(5, 4, dtype=torch.double)
@@ -113,7 +113,7 @@ def test_backward_sees_the_normalised_weights():
     assert abs(float((gradient * raw.detach()).sum())) < 1e-6 * float(gradient.norm() * raw.detach().norm())
 
 
-def test_a_network_that_bounds_all_its_layers_at_once_is_the_one_that_bounds_them_one_by_one():
+def test_spectral_normalize__a_network_that_bounds_all_its_layers_at_once_is_the_one_that_bounds_them_one_by_one():
     x = torch.randn(8, 3, 16, 16)
     net = backbones.build("resnet18", 3, 32)
     for parameter in net.parameters():
@@ -131,7 +131,7 @@ def test_a_network_that_bounds_all_its_layers_at_once_is_the_one_that_bounds_the
     assert not any(getattr(part, "ready", None) is not None for part in together.modules())
 
 
-def test_batch_norm_is_bounded_by_its_scale_over_its_deviation():
+def test_layer_norms__batch_norm_is_bounded_by_its_scale_over_its_deviation():
     norm = nn.BatchNorm2d(4)
     norm.weight.data = torch.tensor([0.5, 3.0, 1.0, -8.0])
     norm.running_var = torch.tensor([1.0, 4.0, 0.01, 4.0])
@@ -141,7 +141,7 @@ def test_batch_norm_is_bounded_by_its_scale_over_its_deviation():
     assert torch.equal(norm.weight, torch.tensor([0.5, 3.0, 1.0, -8.0]))  # now within the bound
 
 
-def test_the_bound_holds_after_training_that_pulls_against_it():
+def test_layer_norms__the_bound_holds_after_training_that_pulls_against_it():
     net = nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4))
     spectral_normalize(net, 0.7)
     x = torch.randn(32, 2, 6, 6)
@@ -159,7 +159,7 @@ def test_the_bound_holds_after_training_that_pulls_against_it():
 
 
 @pytest.mark.parametrize(("name", "count"), [("test_resnet", 30), pytest.param("resnet18", 40, marks=pytest.mark.slow)])
-def test_every_layer_of_a_resnet(name, count):
+def test_layer_norms__every_layer_of_a_resnet(name, count):
     net = spectral_normalize(backbones.build(name, 3, 32), 1.0)
     layers = [each for each in net.modules() if isinstance(each, (nn.Conv2d, nn.BatchNorm2d, nn.Linear))]
     assert len(layers) == count and all(parametrize.is_parametrized(each, "weight") for each in layers)
@@ -168,7 +168,7 @@ def test_every_layer_of_a_resnet(name, count):
     assert len(found) == count and max(found.values()) <= 1 + 1e-5
 
 
-def test_weights_survive_saving_and_copying():
+def test_layer_norms__weights_survive_saving_and_copying():
     net = spectral_normalize(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)), 0.5)
     net(torch.randn(10, 5))
     again = spectral_normalize(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)), 0.5)
@@ -181,7 +181,7 @@ def test_weights_survive_saving_and_copying():
     assert layer_norms(twin)["1"] == pytest.approx(0.5, rel=1e-4)
 
 
-def test_evaluation_does_not_move_the_power_iteration():
+def test_spectral_normalize__evaluation_does_not_move_the_power_iteration():
     layer = spectral_normalize(nn.Linear(9, 9), 0.1)
     held = layer.parametrizations.weight[0]
     assert isinstance(held, Bounded)
@@ -212,7 +212,7 @@ def test_operator_norms_are_those_of_the_maps_that_reach_a_layer():
         assert found[name] == pytest.approx(largest(dense.flatten(1)), rel=3e-2)
 
 
-def test_the_reshaped_kernel_is_not_the_map():
+def test_operator_norms__the_reshaped_kernel_is_not_the_map():
     conv = nn.Conv2d(1, 1, 3, padding=1, bias=False)
     conv.weight.data.fill_(1 / 3)
     net = nn.Sequential(conv)
@@ -221,6 +221,6 @@ def test_the_reshaped_kernel_is_not_the_map():
 
 
 @pytest.mark.parametrize("target", [0.0, -1.0, float("nan")])
-def test_a_target_must_be_above_zero(target):
+def test_spectral_normalize__a_target_must_be_above_zero(target):
     with pytest.raises(BadInput, match="above 0"):
         spectral_normalize(nn.Linear(2, 2), target)

@@ -7,12 +7,12 @@ from nescio.layers.uncertainty_head import UncertaintyHead
 
 
 @pytest.mark.parametrize(("d", "millions"), [(2048, 4.2), (512, 2.6)])
-def test_it_has_the_papers_parameters(d, millions):
+def test_uncertainty_head__it_has_the_papers_parameters(d, millions):
     """URL, table 1: 4.2 million on a ResNet-50, 2.6 on a ViT-Medium."""
     assert sum(weight.numel() for weight in UncertaintyHead(d).parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
 
 
-def test_it_starts_where_it_should_and_the_scale_is_saved():
+def test_uncertainty_head__it_starts_where_it_should_and_the_scale_is_saved():
     torch.manual_seed(0)
     head, embeddings = UncertaintyHead(16), torch.randn(32, 16)
     assert head(embeddings).mean().item() == pytest.approx(0.69, abs=0.1)
@@ -23,7 +23,7 @@ def test_it_starts_where_it_should_and_the_scale_is_saved():
     assert torch.equal(other(embeddings), head(embeddings))
 
 
-def test_u_stays_above_zero():
+def test_uncertainty_head__u_stays_above_zero():
     head = UncertaintyHead(4)
     torch.nn.init.constant_(head.layers[-1].bias, -200.0)
     assert (head(torch.zeros(2, 4)) == 1e-6).all()

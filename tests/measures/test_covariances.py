@@ -16,7 +16,7 @@ def dump(embeddings, labels=None, **more):
 
 
 @pytest.mark.parametrize("fit", [gmm, mahalanobis])
-def test_embeddings_that_do_not_vary_end(fit):
+def test_whiteners_of__embeddings_that_do_not_vary_end(fit):
     """However their variance is rounded, below zero too."""
     for value in (0.1, 1e3, -7.7e-5):
         same = dump(np.full((60, 4), value, np.float32), np.arange(60) % 3)
@@ -26,7 +26,7 @@ def test_embeddings_that_do_not_vary_end(fit):
 
 
 @pytest.mark.parametrize("d", [1, 5, 64, 65, 200])
-def test_the_inverse_of_a_triangle(d):
+def test_lower_inverse__the_inverse_of_a_triangle(d):
     """Features of scales that differ by ten orders: back-substitution keeps the digits of every entry."""
     rng = np.random.default_rng(d)
     x = rng.normal(size=(3 * d, d)) * 10.0 ** rng.uniform(-5, 5, d)

@@ -44,7 +44,7 @@ def test_native_is_the_stored_score():
     assert u.dtype == np.float64
 
 
-def test_absent_is_a_sentence():
+def test_native__absent_is_a_sentence():
     with pytest.raises(Undefined, match="embeddings"):
         norm(Predictions(labels=[0, 1]))
     with pytest.raises(Undefined, match="score named native"):
@@ -53,7 +53,7 @@ def test_absent_is_a_sentence():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("measure", [native, jacobian])
-def test_the_dumps_own_scores_cannot_be_written_to(measure, dtype):
+def test_direct__the_dumps_own_scores_cannot_be_written_to(measure, dtype):
     scores = np.arange(4.0).astype(dtype)
     dump = Predictions(scores={"native": scores, "jacobian": scores})
     with pytest.raises(ValueError, match="read-only"):
@@ -62,7 +62,7 @@ def test_the_dumps_own_scores_cannot_be_written_to(measure, dtype):
     np.testing.assert_array_equal(measure(dump), scores)
 
 
-def test_the_commonest_measures_come_first():
+def test_direct__the_commonest_measures_come_first():
     """Lists and scorecards have the order of registration, which follows the order of imports."""
     names = list(registry)
     assert names[:3] == ["msp", "gap", "entropy"]

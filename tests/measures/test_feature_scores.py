@@ -31,7 +31,7 @@ def mahalanobis_loop(f, train, labels, relative):
 @pytest.mark.parametrize(("name", "normal", "relative"), [
     ("mds", False, False), ("mds_plus", True, False), ("rmds", False, True), ("rmds_plus", True, True),
 ])  # fmt: skip
-def test_distances_to_classes(name, normal, relative):
+def test_feature_scores__distances_to_classes(name, normal, relative):
     train = np.array([unit(x) for x in FT]) if normal else FT
     rows = [unit(x) for x in F] if normal else F
     expected = [mahalanobis_loop(f, train, YT, relative) for f in rows]
@@ -139,20 +139,20 @@ def test_sirc():
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float64, 1e-10), (np.float32, 1e-5), (np.float16, 0.05)])
-def test_the_last_layer_is_recovered(dtype, error):
+def test_recover_last_layer__the_last_layer_is_recovered(dtype, error):
     dump = network(0, 600)
     found = recover_last_layer(dump.replace(embeddings=dump.embeddings.astype(dtype), logits=dump.logits.astype(dtype)))
     np.testing.assert_allclose(found.weight, WEIGHT, atol=error)
     np.testing.assert_allclose(found.bias, BIAS, atol=error)
 
 
-def test_dead_features_have_no_weight():
+def test_recover_last_layer__dead_features_have_no_weight():
     f = np.hstack([network(0).embeddings, np.zeros((60, 2))])
     found = recover_last_layer(TRAIN.replace(embeddings=f))
     np.testing.assert_allclose(found.weight, np.hstack([WEIGHT, np.zeros((C, 2))]), atol=1e-8)
 
 
-def test_rows_of_unknown_classes_take_no_part():
+def test_recover_last_layer__rows_of_unknown_classes_take_no_part():
     in_distribution = np.arange(60) < 50
     logits = TRAIN.logits + np.where(in_distribution, 0, 100.0)[:, None, None]
     found = recover_last_layer(TRAIN.replace(logits=logits, in_distribution=in_distribution))
@@ -160,7 +160,7 @@ def test_rows_of_unknown_classes_take_no_part():
 
 
 @pytest.mark.parametrize("name", ["knn", "sirc", "vim", "react", "kl_matching", "nnguide", "fdbd", "rmds"])
-def test_a_score_is_fitted_on_rows_of_known_classes_alone(name):
+def test_feature_scores__a_score_is_fitted_on_rows_of_known_classes_alone(name):
     in_distribution = np.arange(60) % 4 > 0
     f = np.where(in_distribution[:, None], FT, 3 * FT)
     mixed = TRAIN.replace(embeddings=f, logits=f @ WEIGHT.T + BIAS, in_distribution=in_distribution)
@@ -173,7 +173,7 @@ def test_a_score_is_fitted_on_rows_of_known_classes_alone(name):
         fit(TRAIN.replace(in_distribution=np.zeros(60, bool)))
 
 
-def test_a_class_without_probability_has_no_decision_boundary():
+def test_fdbd__a_class_without_probability_has_no_decision_boundary():
     masked = TEST.logits.copy()
     masked[:, :, 2] = -np.inf
     far = np.linalg.norm(F - FT.mean(0), axis=1)
@@ -182,7 +182,7 @@ def test_a_class_without_probability_has_no_decision_boundary():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_masked_reference_has_no_last_layer():
+def test_recover_last_layer__a_masked_reference_has_no_last_layer():
     masked = TRAIN.logits.copy()
     masked[::3, :, 2] = -np.inf
     with pytest.raises(Undefined, match="are −inf"):
@@ -190,13 +190,13 @@ def test_a_masked_reference_has_no_last_layer():
 
 
 @pytest.mark.parametrize("name", ["fdbd", "nci", "scale"])
-def test_logits_of_other_classes_are_refused(name):
+def test_feature_scores__logits_of_other_classes_are_refused(name):
     other = Predictions(embeddings=F, logits=TEST.logits[..., :2])
     with pytest.raises(BadInput, match="2 classes, the reference has 3"):
         getattr(measures, name)(TRAIN)(other)
 
 
-def test_another_layers_embedding_is_noticed_and_the_scores_are_left_out():
+def test_feature_scores__another_layers_embedding_is_noticed_and_the_scores_are_left_out():
     wrong = TRAIN.replace(embeddings=TRAIN.embeddings**3)
     for name in ("vim", "residual", "fdbd", "nci", "react", "ash", "scale", "dice"):
         with pytest.raises(Undefined, match="last layer"):
@@ -207,12 +207,12 @@ def test_another_layers_embedding_is_noticed_and_the_scores_are_left_out():
     assert any(r["measure"] == "vim" and "last layer" in r["reason"] for r in card.reasons)
 
 
-def test_too_few_rows_cannot_tell_the_last_layer():
+def test_recover_last_layer__too_few_rows_cannot_tell_the_last_layer():
     with pytest.raises(Undefined, match="give more rows"):
         recover_last_layer(TRAIN.take(np.arange(D)))
 
 
-def test_probabilities_have_no_last_layer():
+def test_vim__probabilities_have_no_last_layer():
     p = np.exp(ZT) / np.exp(ZT).sum(1, keepdims=True)
     with pytest.raises(Undefined, match="logits"):
         measures.vim(TRAIN.replace(probs=p))
@@ -223,7 +223,7 @@ def test_probabilities_have_no_last_layer():
 # ---- shared work, members
 
 
-def test_work_is_shared(monkeypatch):
+def test_feature_scores__work_is_shared(monkeypatch):
     from nescio.measures import classifier, gaussians
 
     train, calls = network(0), []
@@ -236,7 +236,7 @@ def test_work_is_shared(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mds_plus", "vim", "knn", "ash", "gradnorm"])
-def test_a_member_is_scored_by_itself_and_members_are_averaged(name):
+def test_over_members__a_member_is_scored_by_itself_and_members_are_averaged(name):
     trains, tests = [network(0), network(2)], [network(1, 25), network(3, 25)]
     u = measures.over_members(name, trains, tests)
     part = measures.registry[name]
@@ -247,13 +247,13 @@ def test_a_member_is_scored_by_itself_and_members_are_averaged(name):
         measures.over_members(name, trains, tests[:1])
 
 
-def test_draws_that_share_an_embedding_are_averaged_as_logits():
+def test_recover_last_layer__draws_that_share_an_embedding_are_averaged_as_logits():
     noise = np.random.default_rng(0).normal(size=(60, 1, C))
     draws = np.concatenate([TRAIN.logits + noise, TRAIN.logits - noise], axis=1)
     np.testing.assert_allclose(recover_last_layer(TRAIN.replace(logits=draws)).weight, WEIGHT, atol=1e-8)
 
 
-def test_blocks_change_nothing(monkeypatch):
+def test_feature_scores__blocks_change_nothing(monkeypatch):
     from nescio.measures import row_tools
 
     names = ("rmds_plus", "vim", "fdbd", "nnguide", "she", "scale", "ash")
@@ -264,7 +264,7 @@ def test_blocks_change_nothing(monkeypatch):
         np.testing.assert_allclose(getattr(measures, name)(network(0))(network(1, 25)), whole[name], rtol=1e-9)
 
 
-def test_all_of_them_stand_on_a_scorecard():
+def test_scorecard__all_of_them_stand_on_a_scorecard():
     names = (
         "pnorm gen renyi tsallis mds_plus rmds rmds_plus vim residual nnguide fdbd nci she kl_matching gradnorm react "
         "scale ash dice knn sirc"
@@ -275,7 +275,7 @@ def test_all_of_them_stand_on_a_scorecard():
 
 
 @pytest.mark.parametrize("name", ["residual", "vim", "nnguide", "react", "ash", "dice", "mds", "rmds_plus"])
-def test_embeddings_in_single_precision_lose_no_more_than_their_own_rounding(name):
+def test_feature_scores__embeddings_in_single_precision_lose_no_more_than_their_own_rounding(name):
     """Products are float32 where the embeddings are; float64 embeddings keep every digit (the loops above)."""
     train, test = (dump.replace(embeddings=dump.embeddings.astype(np.float32)) for dump in (TRAIN, TEST))
     exact = [dump.replace(embeddings=dump.embeddings.astype(np.float64)) for dump in (train, test)]

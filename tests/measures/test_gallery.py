@@ -44,7 +44,7 @@ def world():
     return own, views, rng.normal(size=(90, 5))
 
 
-def test_consistency_is_the_mean_jaccard_with_every_view_and_sibling(world):
+def test_gallery_consistency__consistency_is_the_mean_jaccard_with_every_view_and_sibling(world):
     own, views, sibling = world
     dump, one, two, other = dumps(own, *views, sibling)
     for k in (1, 7, 20):
@@ -54,7 +54,7 @@ def test_consistency_is_the_mean_jaccard_with_every_view_and_sibling(world):
         assert np.allclose(u, brute_consistency(own, [(own, views[0]), (sibling, sibling)], k), atol=1e-12)
 
 
-def test_equal_mean_consistencies_tie_in_any_order_of_the_views():
+def test_gallery_scores__equal_mean_consistencies_tie_in_any_order_of_the_views():
     """1/3 + 1 and 2/3 + 2/3 are the same sum: ranks are of the exact means."""
     rng = np.random.default_rng(0)
     own, k = rng.normal(size=(200, 6)), 7
@@ -74,14 +74,14 @@ def test_equal_mean_consistencies_tie_in_any_order_of_the_views():
         np.testing.assert_array_equal(again["gallery_uncertainty"], scores["gallery_uncertainty"])
 
 
-def test_margin_is_the_first_less_the_jth_similarity(world):
+def test_gallery_margin__margin_is_the_first_less_the_jth_similarity(world):
     own, _, _ = world
     for j in (2, 10, 50):
         similar = brute_lists(own, own, j)[1]
         assert np.allclose(gallery_margin(*dumps(own), j=j), -(similar[:, 0] - similar[:, -1]), atol=1e-12)
 
 
-def test_a_dump_may_hold_the_embeddings_of_its_views_as_variants(world):
+def test_gallery_scores__a_dump_may_hold_the_embeddings_of_its_views_as_variants(world):
     own, (view, other), _ = world
     whole = Predictions(embeddings=own, logits=np.zeros((len(own), 3)), variants={"view_0": view, "view_1": other})
     apart = gallery_scores(*dumps(own), dumps(view, other), k=5, j=6)
@@ -105,7 +105,7 @@ def test_gallery_uncertainty_is_the_mean_rank_of_both_and_moves_with_each(world)
     assert 0 < scores["gallery_uncertainty"].min() < scores["gallery_uncertainty"].max() < 1
 
 
-def test_equal_views_keep_every_neighbour_and_rows_are_joined_by_index(world):
+def test_gallery_consistency__equal_views_keep_every_neighbour_and_rows_are_joined_by_index(world):
     own, views, _ = world
     dump, view = dumps(own, views[1])
     assert np.all(gallery_consistency(dump, [dump, dump]) == 0)
@@ -114,7 +114,7 @@ def test_equal_views_keep_every_neighbour_and_rows_are_joined_by_index(world):
     assert gallery_consistency(dump, [view]).mean() > 0.1
 
 
-def test_within_half_its_margin_an_image_keeps_what_it_retrieves():
+def test_gallery_margin__within_half_its_margin_an_image_keeps_what_it_retrieves():
     """What is proved: moved by less than (s_1 − s_j)/2, it retrieves one of its j − 1 nearest."""
     rng = np.random.default_rng(2)
     own, j = unit(rng.normal(size=(300, 4))), 5
@@ -127,7 +127,7 @@ def test_within_half_its_margin_an_image_keeps_what_it_retrieves():
     assert not kept.all()  # beyond it, some do not
 
 
-def test_they_know_which_images_retrieve_another_class():
+def test_gallery_scores__they_know_which_images_retrieve_another_class():
     """Classes far apart, and images between them that any change carries away; labels are only for judging."""
     rng = np.random.default_rng(3)
     labels = np.repeat(np.arange(20), 15)
@@ -144,11 +144,11 @@ def test_they_know_which_images_retrieve_another_class():
 
 
 @pytest.mark.parametrize("name", ["gallery_consistency", "gallery_margin", "gallery_uncertainty"])
-def test_contracts(name):
+def test_gallery__contracts(name):
     assert check_measure(name)
 
 
-def test_scores_for_which_the_gallery_is_large_enough_remain(world):
+def test_gallery_scores__scores_for_which_the_gallery_is_large_enough_remain(world):
     own, views, _ = world
     dump, view = dumps(own, views[0])
     whole = gallery_scores(dump, [view], k=20, j=50)
@@ -160,7 +160,7 @@ def test_scores_for_which_the_gallery_is_large_enough_remain(world):
     assert not none.u and np.array_equal(none.nearest, whole.nearest)
 
 
-def test_what_is_missing_is_said(world):
+def test_gallery_uncertainty__what_is_missing_is_said(world):
     own, views, _ = world
     dump, view = dumps(own, views[0])
     with pytest.raises(Undefined, match="sibling"):

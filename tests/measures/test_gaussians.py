@@ -86,7 +86,7 @@ def test_gmm_is_its_definition(seed, d, classes, priors):
     np.testing.assert_allclose(u, plain_gmm(x, labels, test, priors), rtol=1e-7)
 
 
-def test_gmm_leaves_untaught_rows_out():
+def test_gaussians__gmm_leaves_untaught_rows_out():
     x, labels = blobs()
     in_distribution = np.arange(len(x)) % 5 > 0
     everything = dump(x, np.where(in_distribution, labels, 99), in_distribution=in_distribution)
@@ -109,7 +109,7 @@ def test_gmm_of_a_class_with_one_row_takes_the_pooled_covariance():
 
 
 @pytest.mark.parametrize("fit", [gmm, mahalanobis])
-def test_singular_covariances_get_jitter_and_still_rank(fit):
+def test_gaussians__singular_covariances_get_jitter_and_still_rank(fit):
     x, labels = blobs(n=200, d=6)
     dead = np.concatenate([x, np.zeros((200, 2)), x[:, :1] + x[:, 1:2]], axis=1)  # constant and dependent features
     test = np.concatenate([dead[:50], 100 * np.random.default_rng(1).normal(size=(50, 9))])
@@ -119,7 +119,7 @@ def test_singular_covariances_get_jitter_and_still_rank(fit):
 
 
 @pytest.mark.parametrize("fit", [gmm, mahalanobis])
-def test_fewer_rows_than_features(fit):
+def test_gaussians__fewer_rows_than_features(fit):
     x, labels = blobs(n=30, d=50, classes=3)
     u = fit(dump(x, labels))(dump(np.concatenate([x, 50 + x])))
     assert np.isfinite(u).all() and u[:30].max() < u[30:].min()
@@ -211,7 +211,7 @@ def test_mahalanobis_does_not_depend_on_the_coordinates():
 
 
 @pytest.mark.parametrize("name", ["gmm", "mahalanobis", "gaussian_mixture", "vmf_mixture"])
-def test_every_density_is_registered_and_ranks_noise_above_the_data(name):
+def test_vmf_mixture__every_density_is_registered_and_ranks_noise_above_the_data(name):
     assert registry[name].kind == "fitted" and "embeddings" in registry[name].needs
     x, labels = blobs(n=300, d=6, spread=0.3)
     fitted = fit_all(x, labels)[name]
@@ -223,7 +223,7 @@ def test_every_density_is_registered_and_ranks_noise_above_the_data(name):
     np.testing.assert_allclose(fitted(dump(x[:100][order])), new[order], rtol=1e-12)
 
 
-def test_blocks_threads_and_storage_change_nothing(monkeypatch):
+def test_vmf_mixture__blocks_threads_and_storage_change_nothing(monkeypatch):
     x, labels = blobs(n=400, d=6)
     x = x.astype(np.float16)
     usual = {name: fitted(dump(x)) for name, fitted in fit_all(x, labels).items()}
@@ -236,7 +236,7 @@ def test_blocks_threads_and_storage_change_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("fit", FITTED)
-def test_absent_fields_are_undefined(fit):
+def test_gaussians__absent_fields_are_undefined(fit):
     x, labels = blobs()
     with pytest.raises(Undefined, match="no embeddings"):
         fit(Predictions(labels=labels))
@@ -248,7 +248,7 @@ def test_absent_fields_are_undefined(fit):
 
 
 @pytest.mark.parametrize("fit", [gmm, mahalanobis])
-def test_class_conditional_measures_need_labels(fit):
+def test_gaussians__class_conditional_measures_need_labels(fit):
     x, labels = blobs()
     with pytest.raises(Undefined, match="no labels"):
         fit(dump(x))
@@ -257,13 +257,13 @@ def test_class_conditional_measures_need_labels(fit):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_embeddings_whose_squares_overflow():
+def test_gaussians__embeddings_whose_squares_overflow():
     x, labels = blobs()
     with pytest.raises(BadInput, match="overflow"):
         gmm(dump(x * 1e200, labels))
 
 
-def test_little_work_starts_no_thread(monkeypatch):
+def test_gaussians__little_work_starts_no_thread(monkeypatch):
     monkeypatch.setenv("NESCIO_THREADS", "3")
     with use_one_thread():
         assert thread_count() == 1

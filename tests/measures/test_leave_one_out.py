@@ -30,7 +30,7 @@ FITS = {
 
 @pytest.mark.parametrize("name", FITS)
 @pytest.mark.parametrize(("n", "d", "classes"), [(120, 6, 3), (40, 8, 2), (25, 3, 1)])
-def test_it_is_what_fitting_without_each_row_gives(name, n, d, classes):
+def test_leave_one_out__it_is_what_fitting_without_each_row_gives(name, n, d, classes):
     rows, fit = clusters(n, d, classes), FITS[name]
     every = np.arange(n)
     brute = [fit(rows.take(np.delete(every, row)))(rows.take(every[[row]]))[0] for row in range(n)]
@@ -38,7 +38,7 @@ def test_it_is_what_fitting_without_each_row_gives(name, n, d, classes):
 
 
 @pytest.mark.parametrize("fit", [measures.gmm, partial(measures.knn, k=5)])
-def test_rows_that_were_not_taught_are_judged_as_new_ones(fit):
+def test_leave_one_out__rows_that_were_not_taught_are_judged_as_new_ones(fit):
     rows = clusters(60, 4, 3)
     in_distribution = np.arange(60) % 4 != 0
     mixed, known = rows.replace(in_distribution=in_distribution), rows.take(in_distribution)
@@ -48,7 +48,7 @@ def test_rows_that_were_not_taught_are_judged_as_new_ones(fit):
 
 
 @pytest.mark.parametrize("measure", ["gmm", "mahalanobis", "knn_distance"])
-def test_the_threshold_keeps_its_promise_where_classes_have_few_rows(measure):
+def test_gmm__the_threshold_keeps_its_promise_where_classes_have_few_rows(measure):
     """64 features and 100 rows a class: by two halves 0.99 to 1 of new rows were taken in, where 0.95 is promised."""
     val, test = clusters(300, 64, 3, seed=1), clusters(2000, 64, 3, seed=2)
     logits = np.zeros((1, 3))
@@ -67,7 +67,7 @@ def test_the_threshold_keeps_its_promise_where_classes_have_few_rows(measure):
     assert by_halves > 0.99, "what the promise was before"
 
 
-def test_measures_without_a_closed_form_leave_out_a_fifth_at_a_time():
+def test_leave_one_out__measures_without_a_closed_form_leave_out_a_fifth_at_a_time():
     rows, calls = clusters(50, 4, 2), []
 
     def fit(given):

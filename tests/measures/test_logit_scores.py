@@ -40,7 +40,7 @@ def gen_loop(p, gamma, top):
 
 
 @given(LOGITS)
-def test_entropies_are_their_definitions(z):
+def test_tsallis__entropies_are_their_definitions(z):
     dump = Predictions(logits=z.copy())
     ps = [probs_of(row) for row in z]
     close = {"rtol": 1e-7, "atol": 1e-8}
@@ -69,7 +69,7 @@ def test_gen_and_pnorm_are_their_definitions(z, top):
     )
 
 
-def test_confident_rows_keep_their_order():
+def test_logit_scores__confident_rows_keep_their_order():
     margins = np.linspace(30, 60, 7)
     dump = Predictions(logits=np.stack([margins, np.zeros(7), np.zeros(7) - 1], axis=1))
     for name in ("gen", "renyi", "tsallis", "doctor"):
@@ -87,7 +87,7 @@ def test_pnorm_does_not_know_the_scale_of_the_logits():
     )
 
 
-def test_probabilities_will_do_where_they_say_enough():
+def test_logit_scores__probabilities_will_do_where_they_say_enough():
     z = np.random.default_rng(0).normal(size=(30, 5))
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     for name in ("gen", "renyi", "tsallis", "pnorm"):
@@ -95,7 +95,7 @@ def test_probabilities_will_do_where_they_say_enough():
         np.testing.assert_allclose(f(Predictions(probs=p)), f(Predictions(logits=z)), rtol=1e-6)
 
 
-def test_an_alias_ranks_as_its_measure_and_is_reported_once():
+def test_logit_scores__an_alias_ranks_as_its_measure_and_is_reported_once():
     rng = np.random.default_rng(0)
     labels = rng.integers(4, size=300)
     embeddings = 2 * np.eye(4)[labels] + rng.normal(size=(300, 4))
@@ -115,7 +115,7 @@ def test_an_alias_ranks_as_its_measure_and_is_reported_once():
     assert "doctor" in {row["measure"] for row in scorecard(dump, only=["doctor"]).rows}
 
 
-def test_orders_and_powers_are_checked():
+def test_renyi__orders_and_powers_are_checked():
     dump = Predictions(logits=np.eye(3))
     for wrong in (
         lambda: measures.renyi(dump, 1.0),
@@ -140,7 +140,7 @@ def entropies(p):
 
 
 @given(LOGITS)
-def test_the_parts_are_their_definitions(z):
+def test_decomposition__the_parts_are_their_definitions(z):
     parts = measures.decomposition(Predictions(logits=z))
     for row, draws in enumerate(z):
         members = [entropies(probs_of([draw])) for draw in draws]
@@ -152,14 +152,14 @@ def test_the_parts_are_their_definitions(z):
             assert parts[score]["epistemic"][row] == pytest.approx(max(whole[score] - own, 0), abs=1e-9)
 
 
-def test_the_log_parts_are_the_measures_that_were_there():
+def test_decomposition__the_log_parts_are_the_measures_that_were_there():
     dump = Predictions(logits=np.random.default_rng(0).normal(size=(20, 3, 4)))
     parts = measures.decomposition(dump)["log"]
     for part, name in (("total", "entropy"), ("aleatoric", "expected_entropy"), ("epistemic", "mutual_information")):
         np.testing.assert_allclose(parts[part], getattr(measures, name)(dump), atol=1e-12)
 
 
-def test_draws_of_one_member_are_averaged_before_members_are_compared():
+def test_zero_one_epistemic__draws_of_one_member_are_averaged_before_members_are_compared():
     z = np.random.default_rng(0).normal(size=(20, 4, 3))
     grouped = measures.brier_epistemic(Predictions(logits=z, members=[0, 0, 1, 1]))
     p = np.exp(z) / np.exp(z).sum(2, keepdims=True)
@@ -168,7 +168,7 @@ def test_draws_of_one_member_are_averaged_before_members_are_compared():
     assert (measures.zero_one_epistemic(Predictions(logits=z[:, :1])) == 0).all()
 
 
-def test_members_that_agree_on_the_answer_lose_exactly_nothing():
+def test_zero_one_epistemic__members_that_agree_on_the_answer_lose_exactly_nothing():
     z = np.random.default_rng(0).normal(size=(50, 3, 4))
     z[:, :, 2] += 9
     assert (measures.zero_one_epistemic(Predictions(logits=z)) == 0).all()
@@ -186,7 +186,7 @@ def broken(seed, n=2000):
     return Predictions(labels=labels, logits=z * np.where(wrong, 8, rng.uniform(0.2, 2, n))[:, None])
 
 
-def test_pnorm_repairs_a_broken_confidence_and_falls_back_where_nothing_is_broken():
+def test_pnorm_tuned__pnorm_repairs_a_broken_confidence_and_falls_back_where_nothing_is_broken():
     val, test = broken(0), broken(1)
     wrong = test.logits[:, 0].argmax(1) != test.labels
     tuned = measures.pnorm_tuned(val)
@@ -201,7 +201,7 @@ def test_pnorm_repairs_a_broken_confidence_and_falls_back_where_nothing_is_broke
     np.testing.assert_array_equal(fitted(honest), measures.msp(honest))
 
 
-def test_the_tuned_temperature_is_the_best_of_those_offered():
+def test_msp_tuned__the_tuned_temperature_is_the_best_of_those_offered():
     val = broken(0)
     tuned = measures.msp_tuned(val, temperatures=(0.5, 4.0))
     wrong = val.logits[:, 0].argmax(1) != val.labels
@@ -210,7 +210,7 @@ def test_the_tuned_temperature_is_the_best_of_those_offered():
     assert tuned.aurc == pytest.approx(at[best]) and (tuned.option or 1.0) == best
 
 
-def test_tuned_scores_need_held_out_rows_and_set_no_threshold_on_them():
+def test_logit_scores__tuned_scores_need_held_out_rows_and_set_no_threshold_on_them():
     val, test = broken(0, 300), broken(1, 300)
     without = scorecard(test)
     assert any(r["measure"] == "pnorm_tuned" and "val" in r["reason"] for r in without.reasons)
@@ -221,7 +221,7 @@ def test_tuned_scores_need_held_out_rows_and_set_no_threshold_on_them():
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("scale", [1.0, 1e300, 1.2e307])
-def test_tuning_of_huge_logits(scale):
+def test_tuned_score__tuning_of_huge_logits(scale):
     """Divided by a temperature they would overflow; what they say is that the largest logit takes all."""
     labels = np.arange(40) % 4
     logits = 3 * np.eye(4)[labels] + np.random.default_rng(7).normal(size=(40, 4))

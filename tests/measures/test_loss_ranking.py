@@ -28,21 +28,21 @@ def fitted():
     return measures.loss_order(rows_of(0), steps=60)
 
 
-def test_it_learns_where_losses_are_large():
+def test_msp__it_learns_where_losses_are_large():
     test = rows_of(1, 1000)
     fitted = measures.loss_order(rows_of(0, 1000), steps=400)
     assert spearman(fitted(test), test.embeddings[:, 0]) > 0.8
     assert abs(spearman(measures.msp(test), test.embeddings[:, 0])) < 0.1  # which the softmax does not know
 
 
-def test_it_has_two_hidden_layers_of_512_and_gives_positive_numbers(monkeypatch):
+def test_loss_ranking__it_has_two_hidden_layers_of_512_and_gives_positive_numbers(monkeypatch):
     monkeypatch.setattr(loss_ranking, "WIDTH", 512)
     head = measures.loss_order(rows_of(0), steps=1)
     assert [layer.shape for layer in head.layers] == [(4, 512), (512,), (512, 512), (512,), (512, 1), (1,)]
     assert (head(rows_of(1)) > 0).all()
 
 
-def test_the_same_seed_gives_the_same_head_and_files_hold_it(fitted, tmp_path):
+def test_loss_ranking__the_same_seed_gives_the_same_head_and_files_hold_it(fitted, tmp_path):
     test = rows_of(1)
     np.testing.assert_array_equal(measures.loss_order(rows_of(0), steps=60)(test), fitted(test))
     assert not np.allclose(measures.loss_order(rows_of(0), steps=60, seed=1)(test), fitted(test))
@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_head_and_files_hold_it(fitted, tmp_path):
         fitted.save(tmp_path / "head.pt")
 
 
-def test_the_gradient_is_that_of_the_cost():
+def test_cost__the_gradient_is_that_of_the_cost():
     rng = np.random.default_rng(0)
     layers = [rng.normal(size=shape) for shape in ((4, 5), (5,), (5, 6), (6,), (6, 1), (1,))]
     x, losses = rng.normal(size=(8, 4)), rng.normal(size=8)
@@ -77,7 +77,7 @@ def test_the_gradient_is_that_of_the_cost():
         assert gradient[at] == pytest.approx((high - low) / 2e-6, abs=1e-6)
 
 
-def test_only_the_order_of_the_losses_matters():
+def test_learn__only_the_order_of_the_losses_matters():
     x, losses = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32), np.linspace(-1, 1, 200)
     heads = [
         loss_ranking._learn(x, values, 5, 64, 1e-3, np.random.default_rng(0)) for values in (losses, np.exp(9 * losses))
@@ -86,7 +86,7 @@ def test_only_the_order_of_the_losses_matters():
         np.testing.assert_array_equal(one, other)
 
 
-def test_rows_whose_loss_was_trained_to_zero_are_refused():
+def test_loss_order__rows_whose_loss_was_trained_to_zero_are_refused():
     rows = rows_of(0)
     learnt = rows.replace(logits=20 * np.eye(3)[rows.labels])
     with pytest.raises(Undefined, match="loss_order"):
@@ -97,6 +97,6 @@ def test_rows_whose_loss_was_trained_to_zero_are_refused():
         measures.loss_order(rows, steps=0)
 
 
-def test_embeddings_of_another_network_are_refused(fitted):
+def test_loss_ranking__embeddings_of_another_network_are_refused(fitted):
     with pytest.raises(BadInput, match="features"):
         fitted(Predictions(embeddings=np.ones((2, 7))))

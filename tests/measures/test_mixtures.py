@@ -112,7 +112,7 @@ def test_gaussian_mixture_with_too_few_rows_stays_sane():
     assert u_new.max() < u_far.min()
 
 
-def test_stored_euclidean_likelihoods_are_degenerate_and_ours_are_not():
+def test_gaussian_mixture__stored_euclidean_likelihoods_are_degenerate_and_ours_are_not():
     stored = load("repreli_scores")
     shapes = note("repreli_scores")["info"]["gmm_cov_shape"]
     assert shapes == [5, 20, 64, 64]
@@ -160,7 +160,7 @@ def test_vmf_mixture_likelihood_never_falls(seed, d, components, kappa):
     assert (np.diff(likelihoods) > -1e-9 * np.maximum(1, np.abs(likelihoods[1:]))).all()
 
 
-def test_vmf_mixture_is_better_than_with_the_usual_concentration():
+def test_sphere_density__vmf_mixture_is_better_than_with_the_usual_concentration():
     """The last step's κ maximises: moving any κ lowers the likelihood of the rows."""
     x, _ = directions(kappa=5.0)
     fitted = vmf_mixture(dump(x), components=3, tolerance=1e-13, iterations=2000)
@@ -193,7 +193,7 @@ def test_vmf_mixture_of_repeated_rows_stays_finite():
     assert u[:3].max() < u[3:].min()
 
 
-def test_stored_cosine_likelihoods_are_ours_up_to_the_measure_of_the_sphere():
+def test_sphere_density__stored_cosine_likelihoods_are_ours_up_to_the_measure_of_the_sphere():
     stored = load("repreli_scores")
     log_area = note("repreli_scores")["cross_check"][
         "LL repo minus exact Lebesgue logpdf: mean,std,min,max, log sphere area"
@@ -216,7 +216,7 @@ def test_stored_cosine_likelihoods_are_ours_up_to_the_measure_of_the_sphere():
         assert kendalltau(-theirs[m], ours(dump(stored["test"][m]))).statistic > 0.3
 
 
-def test_the_first_clustering_may_look_at_a_sample(monkeypatch):
+def test_gaussian_mixture__the_first_clustering_may_look_at_a_sample(monkeypatch):
     x, _ = directions()
     monkeypatch.setattr(mixtures, "SEED_ROWS", 100)
     fitted = vmf_mixture(dump(x), components=4)
@@ -225,7 +225,7 @@ def test_the_first_clustering_may_look_at_a_sample(monkeypatch):
 
 
 @pytest.mark.parametrize("fit", [gaussian_mixture, vmf_mixture])
-def test_a_seed_decides_everything(fit):
+def test_mixtures__a_seed_decides_everything(fit):
     x, _ = directions(kappa=2.0)
     one, again, other = (fit(dump(x), 6, seed)(dump(x)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, again)
@@ -233,7 +233,7 @@ def test_a_seed_decides_everything(fit):
 
 
 @pytest.mark.parametrize("fit", [gaussian_mixture, vmf_mixture])
-def test_as_many_components_as_rows(fit):
+def test_mixtures__as_many_components_as_rows(fit):
     x = np.random.default_rng(0).normal(size=(5, 3))
     assert np.isfinite(fit(dump(x), 5)(dump(x))).all()
     assert np.isfinite(fit(dump(np.ones((4, 3))), 3)(dump(x))).all()
@@ -241,12 +241,12 @@ def test_as_many_components_as_rows(fit):
 
 @pytest.mark.parametrize("fit", [gaussian_mixture, vmf_mixture])
 @pytest.mark.parametrize(("components", "words"), [(6, "as many rows; the reference has 5"), (0, "at least 1")])
-def test_components_must_fit_the_rows(fit, components, words):
+def test_mixtures__components_must_fit_the_rows(fit, components, words):
     with pytest.raises(BadInput, match=words):
         fit(dump(np.random.default_rng(0).normal(size=(5, 3))), components)
 
 
-def test_zero_embeddings_have_no_direction():
+def test_vmf_mixture__zero_embeddings_have_no_direction():
     x, _ = directions(n=50)
     fitted = vmf_mixture(dump(x), 2)
     x[37] = 0
@@ -260,7 +260,7 @@ def test_zero_embeddings_have_no_direction():
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("count", [1, 3, 6])
-def test_the_number_of_clusters_is_found_by_held_out_likelihood(metric, count):
+def test_choose_components__the_number_of_clusters_is_found_by_held_out_likelihood(metric, count):
     ref = clusters(count, metric)
     choice = choose_components(ref, (12, 6, 3, 1), metric=metric)
     assert choice.components == count
@@ -270,12 +270,12 @@ def test_the_number_of_clusters_is_found_by_held_out_likelihood(metric, count):
     assert fit(ref, 12)(ref).mean() < fit(ref, count)(ref).mean()
 
 
-def test_the_order_of_candidates_does_not_matter():
+def test_choose_components__the_order_of_candidates_does_not_matter():
     ref = clusters(3, "cosine", n=200)
     assert choose_components(ref, (6, 3, 1)) == choose_components(ref, (1, 3, 6))
 
 
-def test_nothing_to_choose_from():
+def test_choose_components__nothing_to_choose_from():
     with pytest.raises(BadInput, match="at least one"):
         choose_components(clusters(3, "cosine"), ())
     with pytest.raises(BadInput):

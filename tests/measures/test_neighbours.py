@@ -36,7 +36,7 @@ def brute_inconsistency(refs, tests, k, metric):
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_inconsistency_equals_set_definition(metric, dtype):
+def test_neighborhood_inconsistency__inconsistency_equals_set_definition(metric, dtype):
     rng = np.random.default_rng(0)
     refs, tests = rng.standard_normal((4, 130, 24)).astype(dtype), rng.standard_normal((4, 37, 24)).astype(dtype)
     ks = [100, 1, 13, 130]
@@ -49,7 +49,7 @@ def test_inconsistency_equals_set_definition(metric, dtype):
 
 
 @given(st.integers(2, 4), st.integers(1, 30), st.integers(1, 8), st.data())
-def test_inconsistency_with_ties(m, n_refs, n, data):
+def test_neighborhood_inconsistency__inconsistency_with_ties(m, n_refs, n, data):
     """Whole numbers on a small grid: distances tie, and the lower index is the nearer."""
     whole = st.integers(-1, 1)
 
@@ -65,7 +65,7 @@ def test_inconsistency_with_ties(m, n_refs, n, data):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_distances_to_many_are_those_of_pairs(metric, monkeypatch):
+def test_knn_distance__distances_to_many_are_those_of_pairs(metric, monkeypatch):
     """One product or pair by pair: rows that stand far from the origin and near each other, some of them equal."""
     rng = np.random.default_rng(0)
     x = 100 + np.concatenate([rng.normal(size=(150, 8)), 1e-6 * rng.normal(size=(50, 8))])
@@ -79,7 +79,7 @@ def test_distances_to_many_are_those_of_pairs(metric, monkeypatch):
     assert np.array_equal(found[0][0] == 0, found[10**9][0] == 0)
 
 
-def test_agreement_and_strangers():
+def test_neighborhood_inconsistency__agreement_and_strangers():
     rng = np.random.default_rng(1)
     refs, tests = rng.standard_normal((300, 16)), rng.standard_normal((50, 16))
     turn = np.linalg.qr(rng.standard_normal((16, 16)))[0]
@@ -91,7 +91,7 @@ def test_agreement_and_strangers():
     assert strangers.mean() > 0.9
 
 
-def test_members_are_joined_on_index():
+def test_feature_variance__members_are_joined_on_index():
     rng = np.random.default_rng(2)
     refs, tests = rng.standard_normal((3, 40, 5)), rng.standard_normal((3, 20, 5))
     expected = neighborhood_inconsistency(dumps(refs), dumps(tests), k=7)
@@ -103,7 +103,7 @@ def test_members_are_joined_on_index():
     assert np.array_equal(feature_variance(mixed_tests), spread)
 
 
-def test_more_than_sixteen_bits_of_references():
+def test_neighborhood_inconsistency__more_than_sixteen_bits_of_references():
     rng = np.random.default_rng(3)
     n = 66_000
     refs = rng.standard_normal((2, n, 2)).astype(np.float32)
@@ -155,7 +155,7 @@ def test_feature_variance_is_the_population_variance(metric):
     assert np.allclose(feature_variance(dumps(tests), metric, unbiased=True), unbiased, atol=1e-14)
 
 
-def test_the_unbiased_variance_does_not_depend_on_the_number_of_members():
+def test_feature_variance__the_unbiased_variance_does_not_depend_on_the_number_of_members():
     tests = np.random.default_rng(7).standard_normal((12, 4000, 4))
     population, unbiased = (
         [feature_variance(dumps(tests[:m]), "euclidean", unbiased=how).mean() for m in (2, 4, 12)]
@@ -165,7 +165,7 @@ def test_the_unbiased_variance_does_not_depend_on_the_number_of_members():
     assert np.allclose(population, np.multiply(4, [1 / 2, 3 / 4, 11 / 12]), rtol=0.02)
 
 
-def test_half_precision_on_disk(tmp_path):
+def test_knn_distance__half_precision_on_disk(tmp_path):
     x = np.random.default_rng(8).standard_normal((60, 8)).astype(np.float16)
     np.save(tmp_path / "x.npy", x)
     mapped = Predictions(embeddings=np.load(tmp_path / "x.npy", mmap_mode="r"))
@@ -173,7 +173,7 @@ def test_half_precision_on_disk(tmp_path):
     assert np.array_equal(knn_distance(mapped, 3)(mapped), knn_distance(plain, 3)(plain))
 
 
-def test_reference_scores():
+def test_feature_variance__reference_scores():
     """Their larger score is the more reliable: ours is minus theirs, or one minus NC. (Their LL_* are densities.)"""
     ref, said = load("repreli_scores"), note("repreli_scores")
     refs, tests = dumps(ref["ref"]), dumps(ref["test"])
@@ -212,7 +212,7 @@ def test_reference_scores():
     assert keys | mixtures == set(ref)
 
 
-def test_reference_jaccard_by_hand():
+def test_consistency__reference_jaccard_by_hand():
     ref = load("repreli_jaccard_hand")
     sets, n = ref["sets"], int(ref["sets"].max()) + 1
     pairs = [(0, 1), (0, 2), (1, 2)]
@@ -224,7 +224,7 @@ def test_reference_jaccard_by_hand():
 
 
 @pytest.mark.parametrize("similarity", ["jaccard", "overlap"])
-def test_any_order_of_members_gives_the_same_bits(similarity):
+def test_consistency__any_order_of_members_gives_the_same_bits(similarity):
     rng = np.random.default_rng(0)
     lists = np.array([[rng.choice(40, 13, replace=False) for _ in range(200)] for _ in range(7)])
     first = consistency(lists, [5, 13], 40, similarity)
@@ -232,7 +232,7 @@ def test_any_order_of_members_gives_the_same_bits(similarity):
         np.testing.assert_array_equal(consistency(lists[rng.permutation(7)], [5, 13], 40, similarity), first)
 
 
-def test_rows_of_equal_consistency_tie_whatever_fractions_it_is_the_mean_of():
+def test_consistency__rows_of_equal_consistency_tie_whatever_fractions_it_is_the_mean_of():
     """Sets of three that share 0, 1, 2 or 3 rows have Jaccard similarities 0, 1/5, 1/2 and 1."""
     chain = [[0, 1, 2], [0, 1, 3], [0, 1, 4], [0, 1, 5]]  # six pairs of 1/2
     halves = [[0, 1, 2], [0, 1, 2], [0, 1, 2], [3, 4, 5]]  # three pairs of 1 and three of 0
@@ -245,7 +245,7 @@ def test_rows_of_equal_consistency_tie_whatever_fractions_it_is_the_mean_of():
     assert consistency(lists[[3, 1, 0, 2]], [3], 7)[0].tolist() == [half, also_half, fifth, rest]
 
 
-def test_kendall_does_not_depend_on_the_order_of_members():
+def test_neighborhood_inconsistency__kendall_does_not_depend_on_the_order_of_members():
     from nescio.metrics import kendall
 
     rng = np.random.default_rng(1)
@@ -259,7 +259,7 @@ def test_kendall_does_not_depend_on_the_order_of_members():
     assert len(taus) == 1
 
 
-def test_undefined_and_bad_input():
+def test_feature_variance__undefined_and_bad_input():
     x, y = np.eye(6), np.eye(6) + 1
     one, two = Predictions(embeddings=x), Predictions(embeddings=y)
     none = Predictions(labels=np.arange(6))

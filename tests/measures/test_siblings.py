@@ -70,7 +70,7 @@ def nc_by_sets(refs, tests, k, metric, similarity="jaccard"):
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("similarity", ["jaccard", "overlap"])
-def test_every_score_is_its_definition(metric, similarity):
+def test_sibling_scores__every_score_is_its_definition(metric, similarity):
     refs, tests = siblings()
     found = sibling_scores(
         dumps(refs),
@@ -101,7 +101,7 @@ def test_every_score_is_its_definition(metric, similarity):
     assert found.members == 4 and not found.reasons
 
 
-def test_the_original_code_gives_the_same_scores():
+def test_sibling_scores__the_original_code_gives_the_same_scores():
     ref = load("repreli_scores")
     sides = [[Predictions(embeddings=member) for member in ref[name]] for name in ("ref", "test")]
     for metric in ("cosine", "euclidean"):
@@ -117,7 +117,7 @@ def test_the_original_code_gives_the_same_scores():
         np.testing.assert_allclose(found.reliability("fv"), ref[f"{metric}_FV"], rtol=1e-9)
 
 
-def test_densities_rank_rows_as_the_original_mixture_does():
+def test_sibling_scores__densities_rank_rows_as_the_original_mixture_does():
     """EM ends elsewhere from another start: the two rank the test rows alike, and no more can be asked."""
     ref = load("repreli_scores")
     sides = [[Predictions(embeddings=member) for member in ref[name]] for name in ("ref", "test")]
@@ -125,7 +125,7 @@ def test_densities_rank_rows_as_the_original_mixture_does():
     assert kendalltau(found.reliability("ll"), ref["cosine_ens-LL"]).statistic > 0.5
 
 
-def test_the_variance_is_the_sum_over_pairs_divided_by_m_squared():
+def test_sibling_scores__the_variance_is_the_sum_over_pairs_divided_by_m_squared():
     _, tests = siblings(m=5)
     found = sibling_scores(*map(dumps, siblings(m=5)), metric="euclidean", k_nc=(3,), components=0)
     pairs = sum(((a - b) ** 2).sum(1) for a, b in combinations(tests, 2))
@@ -136,7 +136,7 @@ def test_the_variance_is_the_sum_over_pairs_divided_by_m_squared():
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_sweeps_equal_what_is_computed_anew(metric):
+def test_member_spaces__sweeps_equal_what_is_computed_anew(metric):
     refs, tests = (dumps(side) for side in siblings(m=5))
     options = {"metric": metric, "k_nc": KS, "k_dist": (1, 4), "components": 2}
     spaces = member_spaces(refs, tests, **options)
@@ -152,7 +152,7 @@ def test_sweeps_equal_what_is_computed_anew(metric):
         assert [name for name in spaces.scores(k_nc=(k,)).u if name.startswith("nc")] == [f"nc@{k}"]
 
 
-def test_neighbours_are_searched_once_for_every_member(monkeypatch):
+def test_member_spaces__neighbours_are_searched_once_for_every_member(monkeypatch):
     from nescio.measures import siblings as representations
 
     calls = []
@@ -164,7 +164,7 @@ def test_neighbours_are_searched_once_for_every_member(monkeypatch):
     assert len(calls) == 4
 
 
-def test_one_member_of_several_is_what_it_would_be_alone():
+def test_member_spaces__one_member_of_several_is_what_it_would_be_alone():
     """The starred, non-ensemble variants of Tables 8 and 9."""
     refs, tests = (dumps(side) for side in siblings())
     spaces = member_spaces(refs, tests, k_nc=(5,), components=2)
@@ -181,7 +181,7 @@ def test_one_member_of_several_is_what_it_would_be_alone():
 # ---- what is missing has a reason
 
 
-def test_a_lone_model_has_distance_norm_and_density_and_the_reason_for_the_rest():
+def test_sibling_scores__a_lone_model_has_distance_norm_and_density_and_the_reason_for_the_rest():
     refs, tests = (dumps(side[:1]) for side in siblings())
     found = sibling_scores(refs, tests, k_nc=(5, 10), components=2)
     assert sorted(found.u) == ["dist@1", "ll", "norm"]
@@ -192,7 +192,7 @@ def test_a_lone_model_has_distance_norm_and_density_and_the_reason_for_the_rest(
         found.reliability("fv")
 
 
-def test_members_of_other_widths_agree_on_neighbours_but_have_no_variance():
+def test_sibling_scores__members_of_other_widths_agree_on_neighbours_but_have_no_variance():
     refs, tests = siblings()
     wide = [np.hstack([side[1], np.zeros((len(side[1]), 2))]) for side in (refs, tests)]
     found = sibling_scores(dumps([refs[0], wide[0]]), dumps([tests[0], wide[1]]), k_nc=(5,), components=0)
@@ -200,7 +200,7 @@ def test_members_of_other_widths_agree_on_neighbours_but_have_no_variance():
     assert "[6, 8]" in found.reasons["fv"]
 
 
-def test_fewer_references_than_components_leave_the_density_out():
+def test_sibling_scores__fewer_references_than_components_leave_the_density_out():
     refs, tests = (dumps(side) for side in siblings(r=12))
     found = sibling_scores(refs, tests, k_nc=(5,))
     assert list(found.reasons) == ["ll"] and re.search(r"\b20\b.*\b12\b", found.reasons["ll"])
@@ -220,14 +220,14 @@ def test_fewer_references_than_components_leave_the_density_out():
         ({"components": -1}, "number of them"),
     ],
 )
-def test_bad_input_is_said_in_a_sentence(change, words):
+def test_sibling_scores__bad_input_is_said_in_a_sentence(change, words):
     refs, tests = (dumps(side) for side in siblings())
     options = {"k_nc": (5,), "components": 0} | {k: v for k, v in change.items() if k != "refs"}
     with pytest.raises(BadInput, match=words):
         sibling_scores(refs[: change.get("refs", 4)], tests, **options)
 
 
-def test_a_dump_without_embeddings_is_named():
+def test_sibling_scores__a_dump_without_embeddings_is_named():
     refs, tests = (dumps(side) for side in siblings())
     empty = Predictions(labels=np.zeros(60, int))
     with pytest.raises(Undefined, match=r"embeddings.*member 1"):
@@ -239,7 +239,7 @@ def test_a_dump_without_embeddings_is_named():
 # ---- traps
 
 
-def test_references_are_the_same_rows_for_all_members():
+def test_sibling_scores__references_are_the_same_rows_for_all_members():
     """Another sample for one member makes agreement meaningless; another order of the same rows does no harm."""
     refs, tests = siblings()
     plain = sibling_scores(dumps(refs), dumps(tests), k_nc=(5,), components=2)
@@ -255,7 +255,7 @@ def test_references_are_the_same_rows_for_all_members():
         sibling_scores(other, dumps(tests), k_nc=(5,), components=0)
 
 
-def test_ties_go_to_the_lower_index():
+def test_member_spaces__ties_go_to_the_lower_index():
     """Eight copies of one reference at the border: all members must take the same of them."""
     rng = np.random.default_rng(0)
     twins = np.repeat(rng.normal(size=(4, 3)), 8, axis=0)
@@ -267,7 +267,7 @@ def test_ties_go_to_the_lower_index():
     np.testing.assert_allclose(1 - found["nc@5"], nc_by_sets(refs, [scene] * 3, 5, "euclidean"), atol=1e-12)
 
 
-def test_more_references_than_sixteen_bits_can_count():
+def test_member_spaces__more_references_than_sixteen_bits_can_count():
     """Row 70,000 is not row 4,464: with wrapped indices the two members would agree."""
     rng = np.random.default_rng(0)
     refs = rng.normal(size=(70_001, 2))
@@ -281,7 +281,7 @@ def test_more_references_than_sixteen_bits_can_count():
     assert spaces.scores()["nc@1"] == 1
 
 
-def test_the_metric_moves_distance_density_and_variance_but_never_the_norm():
+def test_sibling_scores__the_metric_moves_distance_density_and_variance_but_never_the_norm():
     """Lengths mean nothing to the cosine: Dist, LL, FV and NC ignore them there, and the norm is always the raw one."""
     refs, tests = siblings()
     rng = np.random.default_rng(3)
@@ -295,7 +295,7 @@ def test_the_metric_moves_distance_density_and_variance_but_never_the_norm():
         assert not np.allclose(before["norm"], after["norm"])
 
 
-def test_higher_is_less_reliable_for_every_score():
+def test_sibling_scores__higher_is_less_reliable_for_every_score():
     """A row that every member sees among its references, and one that each sees somewhere else, far from all."""
     rng = np.random.default_rng(0)
     scene = rng.normal(size=(200, 8)) + 4 * np.eye(8)[rng.integers(8, size=200)]
@@ -319,7 +319,7 @@ def logistic(x, y, strength=1.0):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_theorem_1_rotated_spaces_vary_and_mean_the_same(metric):
+def test_sibling_scores__theorem_1_rotated_spaces_vary_and_mean_the_same(metric):
     """Theorem 1: h₂ = A∘h₁. The variance of representations is as large as their space allows, and yet the optimal
     heads say the same, to which neighbourhood consistency answers with 1 and feature variance with its maximum."""
     rng = np.random.default_rng(0)
@@ -350,7 +350,7 @@ def bound(epsilon, sigma, lipschitz):
     return (np.sqrt(2) * lipschitz * epsilon + sigma) ** 2
 
 
-def test_theorem_2_bounds_the_variance_of_lipschitz_heads():
+def test_siblings__theorem_2_bounds_the_variance_of_lipschitz_heads():
     """For every test row and every anchor: the variance of the heads' answers is below the bound, which says something:
     answers lie in [0, 1], whose variance is at most 1/4, and the best anchor's bound is far below that."""
     rng = np.random.default_rng(0)
@@ -373,7 +373,7 @@ def test_theorem_2_bounds_the_variance_of_lipschitz_heads():
     assert (variance[:, None] > bound(0, sigma, lipschitz)).any()
 
 
-def test_theorem_2_cannot_be_much_tighter():
+def test_siblings__theorem_2_cannot_be_much_tighter():
     """Two members whose answers drift apart by L·ε each: the variance is (L·ε + σ)², the bound (√2·L·ε + σ)²."""
     for epsilon in (0.0, 0.01, 1.0):
         sigma, slope = 0.5, 2.0
@@ -384,7 +384,7 @@ def test_theorem_2_cannot_be_much_tighter():
         assert np.var(at_test) <= bound(epsilon, sigma, slope) <= 2 * np.var(at_test)
 
 
-def test_theorem_2_says_why_consistent_neighbours_are_counted():
+def test_sibling_scores__theorem_2_says_why_consistent_neighbours_are_counted():
     """Rows that keep a near anchor in every space have a smaller bound, and NC is higher for them."""
     rng = np.random.default_rng(0)
     scene = rng.normal(size=(300, 6))
@@ -415,7 +415,7 @@ def test_rankings_agree_as_kendall_says_row_by_row():
     np.testing.assert_allclose(rankings_agree(u, loss), expected)
 
 
-def test_rankings_of_one_candidate_or_of_equal_ones_are_undefined():
+def test_rankings_agree__rankings_of_one_candidate_or_of_equal_ones_are_undefined():
     with pytest.raises(Undefined, match="two candidates"):
         rankings_agree(np.ones((1, 4)), np.ones((1, 4)))
     with pytest.raises(Undefined, match="ranked"):
@@ -425,6 +425,6 @@ def test_rankings_of_one_candidate_or_of_equal_ones_are_undefined():
     assert rankings_agree([[0, 1], [1, 0]], [[0, 0], [1, 1]]).tolist() == [1, -1]
 
 
-def test_no_torch_is_imported():
+def test_siblings__no_torch_is_imported():
     code = "import sys, nescio.measures.siblings; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

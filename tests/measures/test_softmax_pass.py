@@ -57,7 +57,7 @@ dumps = st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(2, 5)).flatm
 
 
 @given(dumps, st.sampled_from([np.float16, np.float32, np.float64, np.int64]))
-def test_measures_by_definition(logits, dtype):
+def test_softmax_pass__measures_by_definition(logits, dtype):
     dump = Predictions(logits=logits.astype(dtype))
     expected = by_definition(logits.astype(dtype))
     for measure in ALL:
@@ -65,7 +65,7 @@ def test_measures_by_definition(logits, dtype):
 
 
 @given(dumps, st.sampled_from([np.float16, np.float32, np.float64]), st.data())
-def test_answers_of_logits_are_those_of_the_mean_probabilities(logits, dtype, data):
+def test_mean_probs__answers_of_logits_are_those_of_the_mean_probabilities(logits, dtype, data):
     logits = logits.astype(dtype)
     n, _, c = logits.shape
     labels = data.draw(hnp.arrays(np.int64, n, elements=st.integers(0, c - 1)))
@@ -86,7 +86,7 @@ def test_answers_of_logits_are_those_of_the_mean_probabilities(logits, dtype, da
         np.testing.assert_array_equal(a.correct, order[:, 0] == labels)
 
 
-def test_one_draw_and_the_same_draw_twice_agree():
+def test_summary__one_draw_and_the_same_draw_twice_agree():
     logits = np.random.default_rng(0).normal(size=(200, 1, 10)) * 4
     labels = np.arange(200) % 10
     once, twice = Predictions(logits=logits, labels=labels), Predictions(logits=logits.repeat(2, 1), labels=labels)
@@ -97,7 +97,7 @@ def test_one_draw_and_the_same_draw_twice_agree():
     assert (mutual_information(twice) >= 0).all()
 
 
-def test_saturated_rows_keep_their_order():
+def test_summary__saturated_rows_keep_their_order():
     """A float32 softmax gives all of these the probability 1."""
     lead = np.linspace(20, 600, 500)
     logits = np.zeros((500, 3), np.float32)
@@ -115,7 +115,7 @@ def test_saturated_rows_keep_their_order():
 
 @pytest.mark.parametrize("measure", [msp, gap, entropy, max_logit])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_thirty_times_the_logits_of_two_classes_give_the_same_order(measure, dtype):
+def test_softmax_pass__thirty_times_the_logits_of_two_classes_give_the_same_order(measure, dtype):
     """Of two classes all four are functions of one difference, or of one logit, so that the order cannot change."""
     logits = (np.random.default_rng(0).normal(size=(2000, 2)) * 4).astype(dtype)
     plain, sharp = (measure(Predictions(logits=logits * factor)) for factor in (1, 30))
@@ -123,7 +123,7 @@ def test_thirty_times_the_logits_of_two_classes_give_the_same_order(measure, dty
     np.testing.assert_array_equal(np.argsort(sharp, kind="stable"), np.argsort(plain, kind="stable"))
 
 
-def test_thirty_times_the_logits_of_many_classes_are_ordered_as_in_exact_arithmetic():
+def test_softmax_pass__thirty_times_the_logits_of_many_classes_are_ordered_as_in_exact_arithmetic():
     logits = (np.random.default_rng(0).normal(size=(2000, 10)) * 3).astype(np.float32) * 30
     logs = np.sort(log_softmax(logits.astype(np.float64), axis=1), axis=1)
     rest = logsumexp(logs[:, :-1], axis=1)
@@ -134,7 +134,7 @@ def test_thirty_times_the_logits_of_many_classes_are_ordered_as_in_exact_arithme
 
 @pytest.mark.parametrize("scale", [1e3, 1e6, 1e30, 1e300])
 @pytest.mark.parametrize("offset", [-1, 0, 1])
-def test_far_away_logits_stay_finite(scale, offset):
+def test_summary__far_away_logits_stay_finite(scale, offset):
     rng = np.random.default_rng(0)
     logits = (rng.normal(size=(50, 2, 4)) + 5 * offset) * scale
     for z in (logits, logits[:, :1]):
@@ -146,14 +146,14 @@ def test_far_away_logits_stay_finite(scale, offset):
     np.testing.assert_allclose(energy(dump), -logits[:, 0].max(1), rtol=1e-3)
 
 
-def test_a_common_offset_changes_no_probability():
+def test_softmax_pass__a_common_offset_changes_no_probability():
     logits = np.random.default_rng(0).normal(size=(100, 5)) * 3
     near, far = Predictions(logits=logits), Predictions(logits=logits + 4096.0)
     for measure in (msp, gap, entropy):
         np.testing.assert_allclose(measure(near), measure(far), rtol=1e-9)
 
 
-def test_rows_and_classes_may_come_in_any_order():
+def test_softmax_pass__rows_and_classes_may_come_in_any_order():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(3000, 2, 40)) * np.linspace(0.1, 200, 3000)[:, None, None]
     rows, classes = rng.permutation(3000), rng.permutation(40)
@@ -165,7 +165,7 @@ def test_rows_and_classes_may_come_in_any_order():
             np.testing.assert_allclose(measure(dump), measure(renamed), rtol=1e-12, atol=1e-15)
 
 
-def test_blocks_and_threads_do_not_show(monkeypatch):
+def test_summary__blocks_and_threads_do_not_show(monkeypatch):
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(257, 3, 7)), rng.integers(7, size=257)
     whole = summary(Predictions(logits=logits, labels=labels))
@@ -197,7 +197,7 @@ def test_mutual_information_is_over_members_when_there_are_several():
     np.testing.assert_allclose(expected_entropy(dump), scipy_entropy(p, axis=2).mean(1), rtol=1e-12)  # always of draws
 
 
-def test_members_weigh_alike_whatever_their_number_of_draws():
+def test_mutual_information__members_weigh_alike_whatever_their_number_of_draws():
     rng = np.random.default_rng(1)
     logits = rng.normal(size=(30, 4, 3)) * 2
     p = softmax(logits, axis=2)
@@ -208,13 +208,13 @@ def test_members_weigh_alike_whatever_their_number_of_draws():
     np.testing.assert_allclose(msp(dump), 1 - p.mean(1).max(1), rtol=1e-12)  # the answer is the mean over draws
 
 
-def test_agreeing_members_disagree_by_nothing():
+def test_mutual_information__agreeing_members_disagree_by_nothing():
     logits = np.random.default_rng(0).normal(size=(500, 1, 8)).repeat(5, axis=1) * 6
     u = mutual_information(Predictions(logits=logits))
     assert (u >= 0).all() and u.max() < 1e-14
 
 
-def test_url_jensen_shannon_divergence():
+def test_mean_probs__url_jensen_shannon_divergence():
     r = load("url_jsd")
     logits = np.moveaxis(r["logits_S_B_C"], 0, 1)
     dump = Predictions(logits=logits)
@@ -233,7 +233,7 @@ def test_url_jensen_shannon_divergence():
     assert set(r) == {"logits_S_B_C", "jsd", "x_jsd", "mean_logprob", "entropy_of_members", "jsd_with_onehot_row0"}
 
 
-def test_practicality_entropy_and_mutual_information():
+def test_mutual_information__practicality_entropy_and_mutual_information():
     r = load("pract_entropy_mi")
     ours = entropy(Predictions(probs=r["probs"]))
     np.testing.assert_allclose(ours, r["x_entropy_exact"], rtol=1e-6)
@@ -255,7 +255,7 @@ def test_practicality_entropy_and_mutual_information():
     assert set(r) == inputs | theirs | {"x_entropy_exact", "x_mi_exact"}
 
 
-def test_uimnet_measures():
+def test_energy__uimnet_measures():
     r = load("uimnet_measures")
     np.testing.assert_allclose(r["features"] @ r["w_classifier.weight"].T + r["w_classifier.bias"], r["logits"])
     dump = Predictions(logits=r["logits"])
@@ -273,13 +273,13 @@ def test_uimnet_measures():
 
 
 @pytest.mark.parametrize("measure", OF_SCORES)
-def test_scores_are_absent_from_probabilities(measure):
+def test_softmax_pass__scores_are_absent_from_probabilities(measure):
     with pytest.raises(Undefined, match="only probabilities"):
         measure(Predictions(probs=np.full((2, 3), 1 / 3)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_probabilities_are_taken_as_given(dtype):
+def test_summary__probabilities_are_taken_as_given(dtype):
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.full(6, 0.3), size=400).astype(dtype)
     labels = rng.integers(6, size=400)
@@ -294,7 +294,7 @@ def test_probabilities_are_taken_as_given(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_shares_of_votes_tie(dtype):
+def test_gap__shares_of_votes_tie(dtype):
     """A forest's probabilities are k/m: equal largest shares must tie whatever the other classes share."""
     rng = np.random.default_rng(0)
     votes = rng.multinomial(10, np.full(5, 0.2), size=2000)
@@ -307,7 +307,7 @@ def test_shares_of_votes_tie(dtype):
         assert len(np.unique(entropy(dump))) == len(np.unique(exact.round(9)))
 
 
-def test_one_hot_probabilities():
+def test_summary__one_hot_probabilities():
     dump = Predictions(probs=np.eye(4, dtype=np.float32), labels=[0, 1, 3, 3])
     np.testing.assert_allclose(msp(dump), 0, atol=1e-30)
     np.testing.assert_allclose(entropy(dump), 0, atol=1e-30)
@@ -317,7 +317,7 @@ def test_one_hot_probabilities():
     np.testing.assert_allclose(a.brier, [0, 0, 2, 0], atol=1e-12)
 
 
-def test_zeros_of_half_precision_do_not_add_up():
+def test_mean_probs__zeros_of_half_precision_do_not_add_up():
     """A thousand zeros, each kept as 6e-5, would be 6 % of a row."""
     rng = np.random.default_rng(0)
     exact = softmax(rng.normal(size=(200, 1000)) * 8, axis=1)
@@ -336,7 +336,7 @@ def test_zeros_of_half_precision_do_not_add_up():
     np.testing.assert_allclose(a.log_loss, metrics.outcomes(half, labels).log_loss, rtol=1e-5)
 
 
-def test_a_true_six_in_a_hundred_thousand_counts():
+def test_msp__a_true_six_in_a_hundred_thousand_counts():
     tiny = float(np.finfo(np.float16).tiny)
     dump = Predictions(probs=np.array([[1 - tiny, tiny]], np.float32))
     np.testing.assert_allclose(msp(dump), tiny, rtol=1e-5)
@@ -345,7 +345,7 @@ def test_a_true_six_in_a_hundred_thousand_counts():
 # ---- what the summary knows
 
 
-def test_untaught_rows_have_measures_but_no_answers():
+def test_summary__untaught_rows_have_measures_but_no_answers():
     logits = np.random.default_rng(0).normal(size=(4, 3))
     dump = Predictions(logits=logits, labels=[0, 1, 99, 2], in_distribution=[True, True, False, False])
     s = summary(dump)
@@ -358,7 +358,7 @@ def test_untaught_rows_have_measures_but_no_answers():
         summary(Predictions(logits=logits, labels=[7, 8, 9, 9], in_distribution=np.zeros(4, bool))).outcomes()
 
 
-def test_nothing_to_say():
+def test_mean_probs__nothing_to_say():
     with pytest.raises(Undefined, match="no logits"):
         msp(Predictions(labels=[0, 1]))
     with pytest.raises(Undefined, match="no logits"):
@@ -367,7 +367,7 @@ def test_nothing_to_say():
         summary(Predictions(logits=np.zeros((2, 3)))).outcomes()
 
 
-def test_the_pass_happens_once_and_its_results_cannot_be_changed(monkeypatch):
+def test_msp__the_pass_happens_once_and_its_results_cannot_be_changed(monkeypatch):
     dump = Predictions(logits=np.random.default_rng(0).normal(size=(5, 3)))
     first = msp(dump)
     monkeypatch.setattr(module, "_Columns", None)
@@ -376,7 +376,7 @@ def test_the_pass_happens_once_and_its_results_cannot_be_changed(monkeypatch):
         first[0] = 1
 
 
-def test_a_large_half_precision_file_is_read_in_bounded_memory(tmp_path, monkeypatch):
+def test_mutual_information__a_large_half_precision_file_is_read_in_bounded_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("NESCIO_THREADS", "2")  # buffers are per thread
     shape = (2000, 10, 1000)
     file = np.lib.format.open_memmap(tmp_path / "logits.npy", "w+", np.float16, shape)
@@ -408,7 +408,7 @@ def test_gap_keeps_its_order_however_large_the_logits_are():
             assert metrics.auroc(u, wrong) == pytest.approx(metrics.auroc(-lead, wrong), abs=0.02)
 
 
-def test_a_zero_costs_the_same_in_every_dtype():
+def test_summary__a_zero_costs_the_same_in_every_dtype():
     labels = [0, 1]
     losses = []
     for dtype in (np.float16, np.float32, np.float64):
@@ -421,7 +421,7 @@ def test_a_zero_costs_the_same_in_every_dtype():
 
 
 @given(dumps, st.integers(1, LEADING + 2), st.booleans())
-def test_the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, k, normalized):
+def test_top_k_outcomes__the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, k, normalized):
     """Also beyond what the pass keeps, and for rows whose label is known only."""
     n, _, c = logits.shape
     labels = np.arange(n) % (c + 1)  # the last one is of no class of the model
@@ -438,7 +438,7 @@ def test_the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, 
     np.testing.assert_array_equal(ours.correct, summary(dump).outcomes().rank < k)
 
 
-def test_memory_that_was_never_written_is_not_reckoned_with(monkeypatch):
+def test_summary__memory_that_was_never_written_is_not_reckoned_with(monkeypatch):
     """A signalling NaN left by others made NumPy warn."""
     empty = np.empty
 

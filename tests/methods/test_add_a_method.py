@@ -46,13 +46,13 @@ def nescio(site, tmp_path_factory):
     server.close()
 
 
-def test_the_page_shows_a_package():
+def test_add_a_method__the_page_shows_a_package():
     assert set(FILES) == {f"{MODULE}.py", "pyproject.toml", "test_logit_norm.py"}
     code = [line for line in FILES[f"{MODULE}.py"].splitlines() if line.strip()]
     assert len(code) <= 32
 
 
-def test_nescio_finds_it(nescio):
+def test_add_a_method__nescio_finds_it(nescio):
     code, command = nescio.run("methods", "logit-norm", "--format", "json")
     assert code == 0, command.err
     facts = json.loads(command.out)
@@ -65,14 +65,14 @@ def test_nescio_finds_it(nescio):
     assert {"logit-norm", "erm", "due"} <= {each["method"] for each in json.loads(command.out)}
 
 
-def test_it_is_alive(nescio):
+def test_add_a_method__it_is_alive(nescio):
     code, command = nescio.run("verify", "logit-norm", "--backbone", "mlp", "--epochs", "4", "--format", "json")
     assert code == 0, command.out + command.err
     seen = {each["evidence"]: each["passed"] for each in json.loads(command.out)}
     assert seen["one length"] and all(seen.values()) and len(seen) >= 6
 
 
-def test_its_evidence_fails_when_it_is_switched_off(site):
+def test_add_a_method__its_evidence_fails_when_it_is_switched_off(site):
     """As the page advises: with plain logits everything else still holds, and the evidence does not."""
     code = f"""
 import torch, {MODULE}
@@ -91,7 +91,7 @@ assert dead == ["one length"], dead
     assert done.returncode == 0, done.stderr
 
 
-def test_it_goes_through_the_whole_benchmark(nescio, tmp_path):
+def test_add_a_method__it_goes_through_the_whole_benchmark(nescio, tmp_path):
     words = "run uimnet --classes 0-5 --methods logit-norm,erm --backbones mlp --spectral-bounds none --trials 2"
     words += " --seeds 1 --epochs 2"
     code, command = nescio.run(
@@ -103,7 +103,7 @@ def test_it_goes_through_the_whole_benchmark(nescio, tmp_path):
     assert "Two methods" in command.out.replace("\n", " ")
 
 
-def test_the_commands_of_the_page_are_commands(nescio):
+def test_add_a_method__the_commands_of_the_page_are_commands(nescio):
     (block,) = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     lines = [shlex.split(line) for line in block.splitlines()]
     assert {words[0] for words in lines} == {"pip", "nescio"}

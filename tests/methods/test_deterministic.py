@@ -45,7 +45,7 @@ SMALL = NetworkSpec("mlp", 1, 8, 3, rows=10)
 
 @pytest.mark.parametrize("backbone", ["conv", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SEVEN)
-def test_alive(name, backbone):
+def test_deterministic__alive(name, backbone):
     assert len(check_method(name, backbone=backbone, epochs=6 if backbone == "conv" else 8)) >= 8
 
 
@@ -166,7 +166,7 @@ BROKEN = [
     BROKEN,
     ids=[f"{name}: {how} -> {what}" for name, how, what, *_ in BROKEN],
 )
-def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, broken):
+def test_deterministic__switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, broken):
     monkeypatch.setattr(owner, attribute, broken)
     trial, here, dataset = small_trial(name, epochs=4), runtime_for("cpu"), datasets.load("digits")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
@@ -174,14 +174,14 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, br
 
 
 @pytest.mark.parametrize(("sign", "effect"), [(-1, "less"), (0, "the same"), (1, "more")])
-def test_postnet_says_what_entropy_does_to_the_loss(monkeypatch, sign, effect):
+def test_uncertain_cross_entropy__postnet_says_what_entropy_does_to_the_loss(monkeypatch, sign, effect):
     monkeypatch.setattr(PostNet, "loss", with_entropy(sign))
     trial, here, dataset = small_trial("postnet"), runtime_for("cpu"), datasets.load("digits")
     seen = method_evidence(initial_method(trial, dataset, here), trial, dataset, here)["entropy is rewarded"]
     assert seen.observed.endswith(f"more entropy, {effect} loss") and seen.passed == (sign < 0)
 
 
-def test_every_method_has_a_way_to_die():
+def test_deterministic__every_method_has_a_way_to_die():
     assert {name for name, *_ in BROKEN} == set(SEVEN)
 
 
@@ -207,13 +207,13 @@ def test_every_method_has_a_way_to_die():
         ("postnet", "latent", 0),
     ],
 )
-def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_deterministic__a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
         registry[name].hparams_class(**{field: value})
 
 
 @pytest.mark.parametrize("name", SEVEN)
-def test_drawn_hparams_build_for_images_of_any_shape(name):
+def test_network_spec__drawn_hparams_build_for_images_of_any_shape(name):
     for number, shape in enumerate([(8, 8), (5, 12), (1, 2)]):
         method = registry[name](draw(registry[name].hparams_class, number), NetworkSpec("mlp", 2, shape, 3, rows=10))
         images = torch.randn(*([2] if method.views == 2 else []), 6, 2, *shape)
@@ -226,7 +226,7 @@ def test_drawn_hparams_build_for_images_of_any_shape(name):
 
 
 @pytest.mark.parametrize("name", ["sngp", "ddu"])
-def test_the_bound_is_the_hparams_unless_the_setting_names_one(name):
+def test_network_spec__the_bound_is_the_hparams_unless_the_setting_names_one(name):
     cls = registry[name]
     assert cls(cls.hparams_class(bound=0.7), SMALL).spec.spectral == 0.7
     named = NetworkSpec("mlp", 1, 8, 3, spectral=2.0)
@@ -239,7 +239,7 @@ def test_the_bound_is_the_hparams_unless_the_setting_names_one(name):
 @pytest.mark.parametrize(
     ("name", "seed"), [*((name, 0) for name in SEVEN), ("due", 0), pytest.param("due", 2, marks=pytest.mark.slow)]
 )
-def test_two_moons_are_known_and_what_lies_around_them_is_not(name, seed):
+def test_deterministic__two_moons_are_known_and_what_lies_around_them_is_not(name, seed):
     method, x, y, ring = moons(name, 200, seed=seed)
     with torch.no_grad():
         on, around = method(x), method(ring)
@@ -248,7 +248,7 @@ def test_two_moons_are_known_and_what_lies_around_them_is_not(name, seed):
     assert auroc(score, np.arange(len(score)) >= len(x)) > 0.9
 
 
-def test_softmax_entropy_does_not_know_what_lies_around_the_moons():
+def test_deterministic__softmax_entropy_does_not_know_what_lies_around_the_moons():
     """Why the density is there: of the same network the entropy is lower far away than on the data."""
     method, x, _, ring = moons("ddu", 150)
     with torch.no_grad():
@@ -256,7 +256,7 @@ def test_softmax_entropy_does_not_know_what_lies_around_the_moons():
     assert auroc(torch.cat([on, around]).double().numpy(), np.arange(900) >= 600) < 0.5
 
 
-def test_the_variance_of_due_is_low_on_other_digits_and_that_of_its_probabilities_high():
+def test_deterministic__the_variance_of_due_is_low_on_other_digits_and_that_of_its_probabilities_high():
     """Why the second score is there: between classes labels pin the latent functions down."""
     data, here = datasets.load("digits"), runtime_for("cpu")
     plan = Training(lr=0.1, epochs=8, batch_size=64, schedule="cosine", warmup=1.0, augment="none")
@@ -275,7 +275,7 @@ def test_the_variance_of_due_is_low_on_other_digits_and_that_of_its_probabilitie
     assert detected["probability_variance"] > 0.85 and detected["variance"] < 0.4, detected
 
 
-def test_postnet_densities_of_two_moons_integrate_to_one_and_evidence_falls():
+def test_deterministic__postnet_densities_of_two_moons_integrate_to_one_and_evidence_falls():
     method, x, _, ring = moons("postnet", latent=2)
     assert torch.allclose(masses(method.flows), torch.ones(2, dtype=torch.float64), atol=0.01)
     with torch.no_grad():
@@ -307,7 +307,7 @@ def test_duq_kernels_and_centroids_are_those_of_the_original():
     assert torch.allclose(method.sums, stored["m_after_update"], atol=1e-6)
 
 
-def test_duq_learns_from_images_that_are_far_from_every_centroid():
+def test_one_against_rest__duq_learns_from_images_that_are_far_from_every_centroid():
     """Its loss is the cross-entropy of the kernels, summed over classes, and draws images near whose kernels are 0."""
     near = torch.tensor([[-0.5, -2.0, -9.0], [-3.0, -0.1, -1e-4]])
     y = torch.tensor([0, 2])
@@ -348,7 +348,7 @@ def test_duq_keeps_its_batch_norm_out_of_the_penalty():
 
 
 @pytest.mark.parametrize("name", sorted(registry))
-def test_every_parameter_that_learns_is_in_one_group(name):
+def test_deterministic__every_parameter_that_learns_is_in_one_group(name):
     method = registry[name](registry[name].hparams_class(), SMALL)
     held = [id(parameter) for group in method.parameter_groups() for parameter in group["params"]]
     assert sorted(held) == sorted({id(parameter) for parameter in method.parameters() if parameter.requires_grad})
@@ -398,14 +398,14 @@ def test_duq_is_not_compiled():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_features_that_are_not_finite_have_no_gaussians(value):
+def test_deterministic__features_that_are_not_finite_have_no_gaussians(value):
     rows = torch.randn(20, 3)
     rows[4, 1] = value
     with pytest.raises(BadInput, match="Features are not finite"):
         ClassGaussians(2, 3).fit([(rows, torch.arange(20) % 2)])
 
 
-def test_weights_that_are_not_finite_after_the_last_step_are_no_network(monkeypatch):
+def test_duq__weights_that_are_not_finite_after_the_last_step_are_no_network(monkeypatch):
     """No loss was seen to be."""
     monkeypatch.setattr(DUQ, "after_step", lambda self, done: self.weight.data.fill_(math.nan) if done == 1 else None)
     plan = Training(lr=0.01, epochs=1, batch_size=256, augment="none", precision="float32")
@@ -422,7 +422,7 @@ def test_duq_penalty_is_two_sided():
         assert float(method.penalty(x, kernel.log()[:, None]).detach()) == pytest.approx(penalty, abs=1e-6)
 
 
-def test_postnet_dirichlet_and_loss_are_those_of_the_original():
+def test_uncertain_cross_entropy__postnet_dirichlet_and_loss_are_those_of_the_original():
     """The original sums over the batch; the mean is ours."""
     stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("postnet_dirichlet").items()}
     method = PostNet(PostNet.hparams_class(latent=5), NetworkSpec("mlp", 1, 8, 4)).double().eval()
@@ -454,7 +454,7 @@ def test_uncertain_cross_entropy_is_the_mean_over_the_dirichlet():
     )
 
 
-def test_postnet_says_the_mean_of_its_dirichlet_and_the_density_of_its_answer():
+def test_post_net__postnet_says_the_mean_of_its_dirichlet_and_the_density_of_its_answer():
     method = PostNet(PostNet.hparams_class(), SMALL).eval()
     x = torch.randn(7, 1, 8, 8)
     with torch.no_grad():
@@ -466,7 +466,7 @@ def test_postnet_says_the_mean_of_its_dirichlet_and_the_density_of_its_answer():
 
 
 @pytest.mark.parametrize("fewer", [0.0, 8.0, 12.0])
-def test_postnet_tells_classes_apart_where_there_is_little_evidence(fewer, monkeypatch):
+def test_post_net__postnet_tells_classes_apart_where_there_is_little_evidence(fewer, monkeypatch):
     """Logarithms of the mean itself, −log 10 and almost equal, would be tied in float16 and answer class 0."""
     method = PostNet(PostNet.hparams_class(), SMALL).eval()
     log_q = torch.tensor(list(permutations([0.0, -0.1, -0.2])), dtype=torch.float64) - fewer
@@ -483,7 +483,7 @@ def test_entropy_is_exact_where_the_original_adds_to_the_logarithm():
     assert np.allclose(information, stored["x_mi_exact"], atol=1e-12)
 
 
-def test_class_gaussians_are_fitted_to_training_features_with_true_labels():
+def test_ddu__class_gaussians_are_fitted_to_training_features_with_true_labels():
     method = DDU(DDU.hparams_class(), SMALL).eval()
     x, y = torch.randn(90, 1, 8, 8), torch.arange(90) % 3
     method.finalize([(x[:50], y[:50], None), (x[50:], y[50:], None)])
@@ -508,7 +508,7 @@ def test_sngp_scores_are_of_its_mean_field_logits():
 
 
 @pytest.mark.parametrize("shape", [(32, 32), (17, 40), (1, 2), (96, 64)])
-def test_the_decoder_makes_images_of_any_shape(shape):
+def test_decoder__the_decoder_makes_images_of_any_shape(shape):
     assert decoder(10, 3, shape, 8)(torch.randn(2, 10)).shape == (2, 3, *shape)
 
 
@@ -545,7 +545,7 @@ def test_dcu_pretrains_the_features_without_labels():
 
 
 @pytest.mark.parametrize("weight", [0.01, 1.0, 100.0])
-def test_strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
+def test_network_spec__strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
     """The step of the decoder, rate times λ times the gradient of its error, and the network's rate."""
     own = registry["mir"](replace(registry["mir"].hparams_class(), weight=weight), NetworkSpec("mlp", 1, 8, 10))
     network, branch = own.parameter_groups()
@@ -560,14 +560,14 @@ def test_strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
         ({"strength_hparam": "weight", "strength_direction": "weaker"}, "is 'weaker': it is 'larger' or 'smaller'"),
     ],
 )
-def test_a_strength_that_cannot_be_varied_is_refused_where_it_is_named(attributes, reason):
+def test_registered__a_strength_that_cannot_be_varied_is_refused_where_it_is_named(attributes, reason):
     with pytest.raises(BadInput, match=reason):
         registered("broken", registry["mir"].hparams_class)(type("Broken", (MIR,), attributes))
     assert "broken" not in registry
 
 
 @pytest.mark.parametrize(("bound", "passed", "share"), [(1e9, False, 0.0), (0.5, True, 1.0)])
-def test_a_bound_without_effect_is_seen(bound, passed, share):
+def test_ddu__a_bound_without_effect_is_seen(bound, passed, share):
     trial, dataset = small_trial("ddu", epochs=2, hparams=DDU.hparams_class(bound=bound)), datasets.load("digits")
     method, facts = fit(trial, dataset, runtime_for("cpu"), None, math.inf, None)
     seen = method_evidence(method, trial, dataset, runtime_for("cpu"))

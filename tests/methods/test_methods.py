@@ -36,12 +36,12 @@ torch.set_num_threads(1)
 TEN = ("deep-ae", "due", "erm", "mc-dropout", "mimo", "mixup", "oc", "rbf", "rnd", "soft-labels")
 
 
-def test_the_ten_algorithms_of_the_paper_are_there():
+def test_methods__the_ten_algorithms_of_the_paper_are_there():
     assert set(TEN) <= set(registry)
 
 
 @pytest.mark.parametrize("name", TEN)
-def test_alive(name):
+def test_methods__alive(name):
     assert len(check_method(name)) >= 7
 
 
@@ -144,7 +144,7 @@ BROKEN = [
     BROKEN,
     ids=[f"{name}: {how} -> {what}" for name, how, what, *_ in BROKEN],
 )
-def test_switched_off_is_seen(monkeypatch, name, how, what, cls, attribute, broken):
+def test_methods__switched_off_is_seen(monkeypatch, name, how, what, cls, attribute, broken):
     monkeypatch.setattr(cls, attribute, broken)
     trial, here = small_trial(name, epochs=6), runtime_for("cpu")
     dataset = datasets.load("digits")
@@ -152,7 +152,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, cls, attribute, brok
     assert not method_evidence(method, trial, dataset, here)[what].passed
 
 
-def test_every_method_has_a_way_to_die():
+def test_methods__every_method_has_a_way_to_die():
     assert {name for name, *_ in BROKEN} == set(TEN)
 
 
@@ -232,7 +232,7 @@ class Unbound(ERM):
         (Unbound, "spectral norm"),
     ],
 )
-def test_a_broken_promise_is_seen(monkeypatch, cls, what):
+def test_methods__a_broken_promise_is_seen(monkeypatch, cls, what):
     monkeypatch.setitem(registry._parts, "broken", cls)
     if cls is Forgetful:
         with pytest.raises(AssertionError, match=what):
@@ -267,13 +267,13 @@ def test_a_broken_promise_is_seen(monkeypatch, cls, what):
         ("due", "inducing", 0),
     ],
 )
-def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_methods__a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
         registry[name].hparams_class(**{field: value})
 
 
 @pytest.mark.parametrize("name", TEN)
-def test_drawn_hparams_build(name):
+def test_network_spec__drawn_hparams_build(name):
     for number in range(4):
         hparams = draw(registry[name].hparams_class, number)
         method = registry[name](hparams, NetworkSpec("mlp", 1, 8, 3, rows=10)).eval()
@@ -283,14 +283,14 @@ def test_drawn_hparams_build(name):
         assert said.embeddings.shape == (5, 100)
 
 
-def test_one_class_is_refused():
+def test_network_spec__one_class_is_refused():
     with pytest.raises(BadInput, match="two classes"):
         ERM(ERM.hparams_class(), NetworkSpec("mlp", 1, 8, 1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEN)
-def test_learns_digits(name):
+def test_accuracy_of__learns_digits(name):
     plan = Training(epochs=20, batch_size=64, augment="shift")
     trial, dataset, here = replace(small_trial(name), training=plan), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
@@ -301,7 +301,7 @@ def test_learns_digits(name):
 # ---- meaning
 
 
-def test_mimo_repeats_whole_rows_and_sums_heads():
+def test_network_spec__mimo_repeats_whole_rows_and_sums_heads():
     torch.manual_seed(0)
     method = MIMO(MIMO.hparams_class(repetition=0.0), NetworkSpec("mlp", 1, 8, 3))
     seen = []
@@ -316,14 +316,14 @@ def test_mimo_repeats_whole_rows_and_sums_heads():
     assert torch.equal(seen[1][:, 0], seen[1][:, 1])
 
 
-def test_mimo_gives_the_same_image_to_all_heads_at_test_time():
+def test_network_spec__mimo_gives_the_same_image_to_all_heads_at_test_time():
     method = MIMO(MIMO.hparams_class(inputs=3), NetworkSpec("mlp", 1, 8, 4)).eval()
     x = torch.randn(2, 1, 8, 8)
     assert torch.equal(method(x).logits, method.head_logits(torch.cat([x, x, x], 1))[0])
     assert method(x).logits.shape == (2, 3, 4)
 
 
-def test_soft_targets():
+def test_network_spec__soft_targets():
     method = SoftLabels(SoftLabels.hparams_class(most=0.7), NetworkSpec("mlp", 1, 8, 4)).eval()
     x, y = torch.randn(3, 1, 8, 8), torch.tensor([0, 1, 3])
     log_p = method(x).logits[:, 0].log_softmax(1)
@@ -332,7 +332,7 @@ def test_soft_targets():
     assert torch.allclose(method(x).scores["native"], (log_p.exp().max(1).values - 0.7) ** 2)
 
 
-def test_mixup_score_is_the_criterion_it_names():
+def test_network_spec__mixup_score_is_the_criterion_it_names():
     method = Mixup(Mixup.hparams_class(kept=2), NetworkSpec("mlp", 1, 8, 3)).eval()
     x, bars, y = torch.randn(4, 1, 8, 8), torch.randn(2, 1, 8, 8), torch.eye(3)[:2]
     method.kept_x.copy_(bars)
@@ -351,7 +351,7 @@ def test_mixup_score_is_the_criterion_it_names():
     assert "native" not in method(x.requires_grad_()).scores  # a probe that differentiates does not pay for it
 
 
-def test_rbf_reaches_confidence_and_fades():
+def test_network_spec__rbf_reaches_confidence_and_fades():
     method = RBF(RBF.hparams_class(scale=10.0), NetworkSpec("mlp", 1, 8, 10)).eval()
     method.head.weight.data.zero_()
     method.head.bias.data.copy_(torch.tensor([0.0] + [9.0] * 9))
@@ -362,7 +362,7 @@ def test_rbf_reaches_confidence_and_fades():
     assert torch.allclose(method.probs(method.kernels(torch.zeros(1, 100))[:, None]), torch.full((1, 10), 0.1))
 
 
-def test_students_do_not_touch_the_features():
+def test_network_spec__students_do_not_touch_the_features():
     for name in ("rnd", "oc", "deep-ae"):
         method = registry[name](registry[name].hparams_class(), NetworkSpec("mlp", 1, 8, 3))
         method.distance(method.features(torch.randn(8, 1, 8, 8))).sum().backward()
@@ -372,7 +372,7 @@ def test_students_do_not_touch_the_features():
 
 
 @pytest.mark.parametrize("position", ["head", "activations"])
-def test_dropout_stays_on_and_batch_norm_off_at_test_time(position):
+def test_network_spec__dropout_stays_on_and_batch_norm_off_at_test_time(position):
     method = MCDropout(
         MCDropout.hparams_class(dropout=0.5, position=position, mc_samples=4), NetworkSpec("conv", 1, 8, 3)
     ).eval()
@@ -389,7 +389,7 @@ def test_dropout_stays_on_and_batch_norm_off_at_test_time(position):
     assert torch.allclose(output.scores["jsd"], -(mean * mean.log()).sum(-1) - h.mean(1), atol=1e-6)
 
 
-def test_scores_of_draws_keep_the_digits_of_sure_answers():
+def test_of_draws__scores_of_draws_keep_the_digits_of_sure_answers():
     logits = 12 * torch.eye(3)[None, :1].expand(40, 8, 3) + torch.randn(40, 8, 3, generator=torch.manual_seed(0))
     p = logits.double().softmax(-1)
     exact = torch.special.entr(p.mean(1)).sum(1) - torch.special.entr(p).sum(2).mean(1)
@@ -398,7 +398,7 @@ def test_scores_of_draws_keep_the_digits_of_sure_answers():
     assert torch.allclose(made["entropy"].double(), torch.special.entr(p.mean(1)).sum(1), rtol=1e-6, atol=0)
 
 
-def test_dropout_before_the_head_alone_leaves_the_features_as_they_are():
+def test_network_spec__dropout_before_the_head_alone_leaves_the_features_as_they_are():
     """After all 17 activations of a ResNet-18 it cost seven points of accuracy; the papers see no loss."""
     torch.manual_seed(0)
     method = MCDropout(MCDropout.hparams_class(mc_samples=200), NetworkSpec("resnet18", 3, 8, 4)).eval()
@@ -419,7 +419,7 @@ def widths(student):
 
 @pytest.mark.parametrize("features", [16, 64, 512, 2048])
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
-def test_the_middle_of_the_autoencoder_is_its_narrowest_layer(features, share):
+def test_network_spec__the_middle_of_the_autoencoder_is_its_narrowest_layer(features, share):
     method = DeepAE(DeepAE.hparams_class(bottleneck=share), NetworkSpec("mlp", 1, 8, 3))
     student, _ = method.pair(features)
     first, hidden, middle, again, last = widths(student)
@@ -427,7 +427,7 @@ def test_the_middle_of_the_autoencoder_is_its_narrowest_layer(features, share):
     assert middle == round(share * min(features, hidden)) and middle < min(features, hidden)
 
 
-def test_a_bottleneck_wider_than_its_neighbours_is_none(monkeypatch):
+def test_network_spec__a_bottleneck_wider_than_its_neighbours_is_none(monkeypatch):
     def wider_than_its_neighbours(self, inputs):
         return mlp(inputs, 8, 16, 8, inputs), nn.Identity()
 
@@ -439,12 +439,12 @@ def test_a_bottleneck_wider_than_its_neighbours_is_none(monkeypatch):
 
 
 @pytest.mark.parametrize(("inducing", "points"), [(None, 7), (20, 20)])
-def test_due_has_as_many_inducing_points_as_classes_unless_a_number_is_given(inducing, points):
+def test_network_spec__due_has_as_many_inducing_points_as_classes_unless_a_number_is_given(inducing, points):
     assert len(DUE(DUE.hparams_class(inducing=inducing), NetworkSpec("mlp", 1, 8, 7)).gp.points) == points
     assert len(DUE(DUE.hparams_class(), NetworkSpec("mlp", 1, 8, 7)).gp.points) == 7
 
 
-def test_due_says_the_log_of_the_mean_probability():
+def test_network_spec__due_says_the_log_of_the_mean_probability():
     method = DUE(DUE.hparams_class(test_samples=5000), NetworkSpec("mlp", 1, 8, 3, rows=10)).eval()
     x = torch.randn(4, 1, 8, 8)
     with torch.no_grad():
@@ -457,7 +457,7 @@ def test_due_says_the_log_of_the_mean_probability():
     assert torch.allclose(said.scores["variance"], latent.variance.mean(1))
 
 
-def test_due_starts_from_the_features_of_the_first_network():
+def test_network_spec__due_starts_from_the_features_of_the_first_network():
     trial, dataset, here = small_trial("due"), datasets.load("digits"), runtime_for("cpu")
     from nescio.training import initial_method
 
@@ -486,7 +486,7 @@ def stack(arrays, prefix):
     return net
 
 
-def test_distances_against_the_original():
+def test_network_spec__distances_against_the_original():
     """The paper's score is the squared norm, a sum over outputs; its code takes the mean. Ours is 16 times theirs."""
     arrays = load("uimnet_rnd_oc")
     assert "mean over outputs" in note("uimnet_rnd_oc")["check_note"]
@@ -503,7 +503,7 @@ def test_distances_against_the_original():
         assert not np.allclose(ours, arrays[name], rtol=0.1)
 
 
-def test_the_orthogonality_penalty_is_not_always_zero():
+def test_network_spec__the_orthogonality_penalty_is_not_always_zero():
     """The original walks over the children of its network, finds one Sequential without a weight, and returns 0."""
     report = note("uimnet_rnd_oc")["report"]
     assert report["OC imitator_penalty_ after breaking orthogonality"] == 0.0
@@ -519,7 +519,7 @@ def test_the_orthogonality_penalty_is_not_always_zero():
 
 
 @pytest.mark.parametrize("position", ["head", "activations"])
-def test_batch_norm_under_dropout_keeps_the_statistics_of_training(position):
+def test_network_spec__batch_norm_under_dropout_keeps_the_statistics_of_training(position):
     """In training mode it would take those of the test batch, and adapt to whatever happened to the images."""
     hparams = replace(registry["mc-dropout"].hparams_class(), position=position)
     own = registry["mc-dropout"](hparams, NetworkSpec("conv", 1, 8, 10)).eval()
@@ -532,7 +532,7 @@ def test_batch_norm_under_dropout_keeps_the_statistics_of_training(position):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_a_method_can_be_copied_between_two_steps(name):
+def test_methods__a_method_can_be_copied_between_two_steps(name):
     """Weights that are kept on the way are finished on a copy; graphs of a step cannot be copied."""
     cls = registry[name]
     plan = Training(batch_size=16, augment=cls.augment or "none")

@@ -82,7 +82,7 @@ class Means(nn.Module):
         return nn.functional.avg_pool2d(x, 4, ceil_mode=True)
 
 
-def test_a_row_is_a_location_in_the_order_of_its_label():
+def test_methods_dense__a_row_is_a_location_in_the_order_of_its_label():
     features = Locations(Means(), 3)
     assert (features.num_features, features.stride, features.grid((10, 16))) == (3, 4, (3, 4))
     x, maps = torch.randn(2, 3, 8, 12), torch.arange(2 * 8 * 12).view(2, 8, 12) % 5
@@ -96,7 +96,7 @@ def test_a_row_is_a_location_in_the_order_of_its_label():
     assert torch.equal(features.with_known(x, maps, None)[1], features.reduced(maps).flatten())
 
 
-def test_void_pixels_teach_nothing(data, learnt):
+def test_methods_dense__void_pixels_teach_nothing(data, learnt):
     method, dataset = learnt("erm"), datasets.load(data)
     x, y, _ = shown(method, data)
     maps = torch.from_numpy(datasets.split_dataset(dataset).train.label_maps().astype(np.int64))
@@ -111,13 +111,13 @@ def test_void_pixels_teach_nothing(data, learnt):
 
 
 @pytest.mark.parametrize(("backbone", "stride", "width"), [("conv", 4, 64), ("resnet18", 2, 512)])
-def test_small_images_keep_their_resolution(backbone, stride, width):
+def test_network_spec__small_images_keep_their_resolution(backbone, stride, width):
     features = NetworkSpec(backbone, 3, (24, 40), 3, dense=True).features()
     assert (features.stride, features.num_features) == (stride, width)
     assert features.maps(torch.randn(2, 3, 24, 40)).shape == (2, width, *features.grid((24, 40)))
 
 
-def test_a_dilated_resnet_is_the_resnet_with_dilations_for_its_last_strides():
+def test_network_spec__a_dilated_resnet_is_the_resnet_with_dilations_for_its_last_strides():
     plain, dense = (NetworkSpec("resnet18", 3, (96, 160), 3, dense=each).features() for each in (False, True))
     assert dense.stride == 8 and dense.maps(torch.randn(1, 3, 96, 160)).shape == (1, 512, 12, 20)
     shapes = {name: weight.shape for name, weight in plain.state_dict().items()}
@@ -130,14 +130,14 @@ def test_a_dilated_resnet_is_the_resnet_with_dilations_for_its_last_strides():
 # ---- methods
 
 
-def test_what_cannot_segment_says_why():
+def test_network_spec__what_cannot_segment_says_why():
     for name in REFUSED:
         with pytest.raises(BadInput, match=f"The method {name} cannot segment images: it"):
             registry[name](registry[name].hparams_class(), NetworkSpec("conv", 3, (24, 40), 3, dense=True))
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_every_other_method_learns_and_answers_for_every_pixel(name, data, learnt):
+def test_methods_dense__every_other_method_learns_and_answers_for_every_pixel(name, data, learnt):
     method = learnt(name)
     counts = count_pixels(
         [Segmenter(method)], network_of_trial(dense_trial(data, name)), ImageSet(data).load(), None, HERE
@@ -150,13 +150,13 @@ def test_every_other_method_learns_and_answers_for_every_pixel(name, data, learn
 
 
 @pytest.mark.parametrize("name", ["erm", "mc-dropout", "sngp", "ddu", "mir"])
-def test_alive_on_pixels(name, data, learnt):
+def test_methods_dense__alive_on_pixels(name, data, learnt):
     """The method's own evidence, taken on locations."""
     seen = method_evidence(learnt(name), dense_trial(data, name), datasets.load(data), HERE)
     assert seen and all(evidence.passed for evidence in seen.values()), seen
 
 
-def test_a_part_that_is_switched_off_is_seen(data):
+def test_methods_dense__a_part_that_is_switched_off_is_seen(data):
     """One epoch without finalisation: no precision, no Gaussians; a decoder that learns nothing."""
     dataset = datasets.load(data)
     for name, dead in (("sngp", "precision changed"), ("ddu", "density away from the data"), ("mir", "reconstructs")):
@@ -166,14 +166,14 @@ def test_a_part_that_is_switched_off_is_seen(data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sngp", "ddu"])
-def test_all_of_verify(name, data):
+def test_methods_dense__all_of_verify(name, data):
     seen = dict(observe(small_trial(name, data=data, epochs=10, task="segmentation")))
     assert len(seen) >= 9 and all(evidence.passed for evidence in seen.values()), seen
     assert "locations in" in seen["learns"].observed
 
 
 @pytest.mark.parametrize("name", ["ddu", "mir"])
-def test_gaussians_are_those_of_the_known_locations_of_each_class(name, data, learnt):
+def test_methods_dense__gaussians_are_those_of_the_known_locations_of_each_class(name, data, learnt):
     method = learnt(name)
     with torch.no_grad():
         x, y, _ = shown(method, data)
@@ -187,7 +187,7 @@ def test_gaussians_are_those_of_the_known_locations_of_each_class(name, data, le
     assert torch.allclose(method.gaussians.log_shares.exp(), torch.bincount(y).double() / len(y), atol=1e-9)
 
 
-def test_one_process_is_shared_by_all_locations(data, learnt):
+def test_methods_dense__one_process_is_shared_by_all_locations(data, learnt):
     method = learnt("sngp")
     with torch.no_grad():
         x, _, _ = shown(method, data)
@@ -199,7 +199,7 @@ def test_one_process_is_shared_by_all_locations(data, learnt):
     assert method.rows == 36 * 6 * 10  # the prior is weighed against all locations of all images
 
 
-def test_the_decoder_of_mir_sees_the_whole_map(data, learnt):
+def test_methods_dense__the_decoder_of_mir_sees_the_whole_map(data, learnt):
     method = learnt("mir")
     x, y, _ = shown(method, data)
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_the_decoder_of_mir_sees_the_whole_map(data, learnt):
 # ---- predictions
 
 
-def test_answers_are_interpolated_bilinearly_and_scores_bicubically(learnt):
+def test_methods_dense__answers_are_interpolated_bilinearly_and_scores_bicubically(learnt):
     network, x = Segmenter(learnt("ddu")), torch.randn(2, 3, 22, 37)  # no multiples of the stride
     with torch.no_grad():
         output = network(x)
@@ -228,7 +228,7 @@ def test_answers_are_interpolated_bilinearly_and_scores_bicubically(learnt):
     assert torch.equal(output.logits[1, 0, :, 2, 3], rows.logits[60 + 2 * 10 + 3, 0])
 
 
-def test_an_average_of_members_and_of_draws():
+def test_output__an_average_of_members_and_of_draws():
     def output(*draws):
         return Output(torch.stack(draws, 1), scores={"own": torch.zeros(2, 4, 5)})
 
@@ -256,7 +256,7 @@ def context(tmp_path_factory):
     return Context(Store(tmp_path_factory.mktemp("store")), device="cpu")
 
 
-def test_an_ensemble_is_counted_by_a_step_of_its_own(data, context):
+def test_methods_dense__an_ensemble_is_counted_by_a_step_of_its_own(data, context):
     members = [network_of_trial(dense_trial(data, init_seed=seed)) for seed in range(3)]
     steps = [count_step(member, ImageSet(data)) for member in (*members, members)]
     for step in steps:
@@ -275,12 +275,12 @@ def test_an_ensemble_is_counted_by_a_step_of_its_own(data, context):
 
 
 @pytest.mark.parametrize("change", [Rotation(20.0), Crop()])
-def test_changes_that_move_what_is_seen_are_refused(data, change):
+def test_methods_dense__changes_that_move_what_is_seen_are_refused(data, change):
     with pytest.raises(BadInput, match="moves pixels"):
         count_step(network_of_trial(dense_trial(data)), ImageSet(data, change=change))
 
 
-def test_levels_of_a_shift_are_pooled_by_adding(data, context):
+def test_methods_dense__levels_of_a_shift_are_pooled_by_adding(data, context):
     network = network_of_trial(dense_trial(data))
     found = []
     for change in (None, Corruption("contrast", 3), Corruption("contrast", 5)):
@@ -300,7 +300,7 @@ def test_levels_of_a_shift_are_pooled_by_adding(data, context):
 # ---- training
 
 
-def test_stopped_and_resumed_is_bit_identical(data, tmp_path):
+def test_methods_dense__stopped_and_resumed_is_bit_identical(data, tmp_path):
     trial = dense_trial(data, "mc-dropout", epochs=3)
     trial = replace(trial, training=replace(trial.training, augment="crop-flip"))
     whole, broken = Store(tmp_path / "whole"), Store(tmp_path / "broken")
@@ -316,7 +316,7 @@ def test_stopped_and_resumed_is_bit_identical(data, tmp_path):
     assert len({(store.path("train", key) / WEIGHTS).read_bytes() for store in (whole, broken)}) == 1
 
 
-def test_a_segmenter_starts_from_a_classifier(data, tmp_path):
+def test_methods_dense__a_segmenter_starts_from_a_classifier(data, tmp_path):
     rng = np.random.default_rng(0)
     arrays = {}
     for part in ("train", "test"):
@@ -335,7 +335,7 @@ def test_a_segmenter_starts_from_a_classifier(data, tmp_path):
     assert begun.head.out_features == 3  # the head is new
 
 
-def test_what_does_not_fit_together_is_one_sentence(data):
+def test_methods_dense__what_does_not_fit_together_is_one_sentence(data):
     dataset, digits = datasets.load(data), datasets.load("digits")
     for trial, images, words in (
         (dense_trial("digits"), digits, "digits, which has no label maps"),
@@ -348,7 +348,7 @@ def test_what_does_not_fit_together_is_one_sentence(data):
             initial_method(trial, images, HERE)
 
 
-def test_the_command(data, tmp_path, capsys):
+def test_methods_dense__the_command(data, tmp_path, capsys):
     words = ["train", "--task", "segmentation", "--data", data, "--epochs", "1", "--device", "cpu"]
     assert main([*words, "--store", str(tmp_path)]) == 0
     assert "is finished" in capsys.readouterr().out

@@ -85,7 +85,7 @@ def test_nt_xent_is_its_definition(temperature):
     )  # lengths do not count
 
 
-def test_a_view_never_meets_itself_and_its_partner_stands_in_the_denominator():
+def test_methods_ssl__a_view_never_meets_itself_and_its_partner_stands_in_the_denominator():
     """Where all are alike the loss is the log of how many stand there: 2b − 1, and not 2b, nor 2b − 2."""
     for b in (2, 5):
         assert float(nt_xent(torch.ones(2 * b, 3), 0.5)) == pytest.approx(math.log(2 * b - 1))
@@ -97,21 +97,21 @@ def test_a_view_never_meets_itself_and_its_partner_stands_in_the_denominator():
     assert torch.isfinite(z.grad).all()
 
 
-def test_parts_of_a_batch_have_fewer_negatives():
+def test_methods_ssl__parts_of_a_batch_have_fewer_negatives():
     z = torch.ones(16, 3)
     parts = [torch.cat([z[a : a + 4], z[8 + a : 12 + a]]) for a in (0, 4)]
     assert sum(float(nt_xent(part, 0.5)) for part in parts) / 2 == pytest.approx(math.log(7))
     assert float(nt_xent(z, 0.5)) == pytest.approx(math.log(15))
 
 
-def test_simclr_pairs_the_two_views_of_an_image():
+def test_methods_ssl__simclr_pairs_the_two_views_of_an_image():
     method, x = made("simclr").eval(), views()
     z = torch.cat([method.projection(method.features(x[0])), method.projection(method.features(x[1]))])
     assert method.loss(x, None).item() == pytest.approx(by_hand(z.detach(), 0.5), rel=1e-4)
     assert method.loss(x, None).item() != pytest.approx(method.loss(views(seed=3), None).item())
 
 
-def test_byol_is_the_distance_to_the_targets_other_view_both_ways():
+def test_methods_ssl__byol_is_the_distance_to_the_targets_other_view_both_ways():
     method, x = made("byol").eval(), views()
     nn.init.normal_(method.target[1][-1].weight)  # a target that says something else
     said = [unit(method.predictor(method.projection(method.features(each)))) for each in x]
@@ -120,7 +120,7 @@ def test_byol_is_the_distance_to_the_targets_other_view_both_ways():
     assert method.loss(x, None).item() == pytest.approx(sum(both).item(), rel=1e-5)
 
 
-def test_moco_looks_for_the_key_among_itself_and_the_queue():
+def test_methods_ssl__moco_looks_for_the_key_among_itself_and_the_queue():
     method, x = made("moco", queue=7, temperature=0.3).eval(), views()
     nn.init.normal_(method.key[1][-1].weight)
     q = unit(method.projection(method.features(x[0]))).double()
@@ -135,7 +135,7 @@ def test_moco_looks_for_the_key_among_itself_and_the_queue():
 # ---- momentum copies
 
 
-def test_a_momentum_copy_is_a_moving_average_of_weights_alone():
+def test_momentum_copy__a_momentum_copy_is_a_moving_average_of_weights_alone():
     net = mlp(3, 4, 2)
     slow = momentum_copy(net)
     first = [weight.clone() for weight in net.parameters()]
@@ -153,7 +153,7 @@ def test_a_momentum_copy_is_a_moving_average_of_weights_alone():
     assert all(torch.equal(a, b) for a, b in zip(slow.parameters(), net.parameters(), strict=True))
 
 
-def test_the_targets_momentum_rises_to_one_as_a_cosine():
+def test_methods_ssl__the_targets_momentum_rises_to_one_as_a_cosine():
     method = made("byol", momentum=0.9)
     assert [method.momentum_at(done) for done in (0.0, 0.5, 1.0)] == pytest.approx([0.9, 0.95, 1.0])
     assert method.momentum_at(1 / 3) == pytest.approx(1 - 0.1 * (math.cos(math.pi / 3) + 1) / 2)
@@ -162,7 +162,7 @@ def test_the_targets_momentum_rises_to_one_as_a_cosine():
 
 
 @pytest.mark.parametrize(("name", "copied"), [("byol", "target"), ("moco", "key")])
-def test_the_copy_moves_once_a_step_after_the_weights(monkeypatch, name, copied):
+def test_methods_ssl__the_copy_moves_once_a_step_after_the_weights(monkeypatch, name, copied):
     """Parts of a batch move nothing; `done` runs from the first step's share to 1."""
     seen = []
     cls = registry[name]
@@ -177,7 +177,7 @@ def test_the_copy_moves_once_a_step_after_the_weights(monkeypatch, name, copied)
     assert not learn & {id(weight) for weight in getattr(method, copied).parameters()}
 
 
-def test_spectral_normalisation_reaches_the_copies():
+def test_methods_ssl__spectral_normalisation_reaches_the_copies():
     method = made("moco", replace(TINY, spectral=0.5))
     bound = [torch.linalg.matrix_norm(layer.weight, 2) for layer in method.key[0] if isinstance(layer, nn.Linear)]
     assert len(bound) == 3 and max(bound) < 0.55
@@ -191,7 +191,7 @@ def test_spectral_normalisation_reaches_the_copies():
 # ---- the queue
 
 
-def test_the_oldest_keys_leave_the_queue():
+def test_methods_ssl__the_oldest_keys_leave_the_queue():
     method, rows = made("moco", replace(TINY, rows=0), queue=10), torch.randn(43, 128)
     expected = deque(method.queue.clone(), maxlen=10)
     at = 0
@@ -205,7 +205,7 @@ def test_the_oldest_keys_leave_the_queue():
     assert int(method.pushed) == 4 + 4 + 7 + 10 + 3 + 10
 
 
-def test_after_a_training_the_queue_holds_the_last_keys(monkeypatch):
+def test_methods_ssl__after_a_training_the_queue_holds_the_last_keys(monkeypatch):
     pushed = []
     push = MoCo.push
     monkeypatch.setattr(MoCo, "push", lambda self, keys: (pushed.append(keys.clone()), push(self, keys)))
@@ -218,7 +218,7 @@ def test_after_a_training_the_queue_holds_the_last_keys(monkeypatch):
     assert torch.allclose(method.queue.norm(dim=1), torch.ones(150), atol=1e-5)
 
 
-def test_a_queue_longer_than_half_the_training_rows_is_not_used_whole():
+def test_methods_ssl__a_queue_longer_than_half_the_training_rows_is_not_used_whole():
     method = made("moco", replace(TINY, rows=40), queue=100)
     assert method.queue.shape == (100, 128) and method.negatives.shape == (20, 128)
     tail = method.queue[20:].clone()
@@ -235,7 +235,7 @@ def test_a_queue_longer_than_half_the_training_rows_is_not_used_whole():
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_labels_do_not_matter(monkeypatch, name):
+def test_methods_ssl__labels_do_not_matter(monkeypatch, name):
     whole, _, digits, _ = trained(name)
     parts = datasets.split_dataset(digits)
     labels = np.random.default_rng(0).permutation(parts.train.labels)
@@ -248,7 +248,7 @@ def test_labels_do_not_matter(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_embeddings_are_the_raw_features_and_there_are_no_logits(name):
+def test_methods_ssl__embeddings_are_the_raw_features_and_there_are_no_logits(name):
     method, trial, _, here = trained(name)
     x = torch.randn(5, 1, 8, 8)
     with torch.no_grad():
@@ -259,7 +259,7 @@ def test_embeddings_are_the_raw_features_and_there_are_no_logits(name):
     assert dump.logits is None and dump.embeddings.shape == (len(dump), 64) and dump.labels is not None
 
 
-def test_images_without_classes_are_enough():
+def test_network_spec__images_without_classes_are_enough():
     """One class is no class: nothing to tell apart, and views all the same."""
     rng = np.random.default_rng(0)
     pixels, zeros = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8), np.zeros(40, np.int64)
@@ -272,7 +272,7 @@ def test_images_without_classes_are_enough():
         registry["erm"](registry["erm"].hparams_class(), NetworkSpec("mlp", 1, 8, 1))
 
 
-def test_networks_of_one_seed_start_alike():
+def test_methods_ssl__networks_of_one_seed_start_alike():
     digits, here = datasets.load("digits"), runtime_for("cpu")
     first = [initial_method(small_trial(name), digits, here).features.state_dict() for name in ("erm", *THREE)]
     for other in first[1:]:
@@ -283,7 +283,7 @@ def test_networks_of_one_seed_start_alike():
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_alive(name):
+def test_methods_ssl__alive(name):
     slow = {"hidden": 512, "momentum": 0.95} if name == "byol" else {}  # the slowest of the three on this task
     said = " ".join(check_method(name, epochs=12 if slow else 4, hparams=small(name, **slow)))
     assert "learns: the image nearest" in said and "loss falls" in said
@@ -358,7 +358,7 @@ BROKEN = [
     BROKEN,
     ids=[f"{name}: {how} -> {what}" for name, how, what, *_ in BROKEN],
 )
-def test_switched_off_is_seen(monkeypatch, name, how, what, attribute, broken):
+def test_methods_ssl__switched_off_is_seen(monkeypatch, name, how, what, attribute, broken):
     monkeypatch.setattr(registry[name], attribute, broken)
     if (attribute, how) == ("push", "the queue stands still"):
         monkeypatch.setattr(MoCo, "prepare", lambda self, batches: None)  # it would wait for a full queue
@@ -366,7 +366,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, attribute, broken):
     assert not found[what].passed, found[what].observed
 
 
-def test_without_predictor_and_stop_gradient_everything_collapses(monkeypatch):
+def test_methods_ssl__without_predictor_and_stop_gradient_everything_collapses(monkeypatch):
     """The online network as its own target, which learns from that side too: one answer for all images is best."""
     monkeypatch.setattr(BYOL, "__init__", after(BYOL, without_predictor))
     monkeypatch.setattr(BYOL, "aim", lambda self, x: self.online(x))
@@ -374,13 +374,13 @@ def test_without_predictor_and_stop_gradient_everything_collapses(monkeypatch):
     assert not found["not collapsed"].passed and not found["predictor used"].passed
 
 
-def test_features_that_learn_nothing_are_seen(monkeypatch):
+def test_methods_ssl__features_that_learn_nothing_are_seen(monkeypatch):
     monkeypatch.setattr(SimCLR, "loss", lambda self, x, y: 0 * self.project(x).sum())
     seen = dict(observe(small_trial("simclr", epochs=2)))
     assert not seen["learns"].passed and not seen["loss falls"].passed
 
 
-def test_every_piece_of_evidence_can_fail():
+def test_not_collapsed__every_piece_of_evidence_can_fail():
     """Those that no switch above reaches are seen here, on made-up rows."""
     rows = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
     assert not_collapsed(rows).passed and not not_collapsed(rows[:1].expand(50, 8) + 1e-4 * rows).passed
@@ -413,13 +413,13 @@ def test_every_piece_of_evidence_can_fail():
         ("moco", "queue", 0),
     ],
 )
-def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_methods_ssl__a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
         registry[name].hparams_class(**{field: value})
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_drawn_hparams_build(name):
+def test_methods_ssl__drawn_hparams_build(name):
     for number in range(3):
         method = registry[name](draw(registry[name].hparams_class, number), TINY)
         assert math.isfinite(method.loss(views(), None).item())
@@ -429,7 +429,7 @@ def test_drawn_hparams_build(name):
 
 
 @pytest.mark.parametrize("name", ["byol", "moco"])
-def test_stopped_and_resumed_is_bit_identical(tmp_path, name):
+def test_methods_ssl__stopped_and_resumed_is_bit_identical(tmp_path, name):
     """Target, key encoder, queue and its place are in the checkpoint, between two parts of an epoch too."""
     plan = Training(epochs=2, batch_size=128, augment="full", accumulate=2, schedule="cosine")
     hparams = small(name, queue=300) if name == "moco" else small(name, hidden=32)
@@ -455,12 +455,12 @@ def test_stopped_and_resumed_is_bit_identical(tmp_path, name):
     assert ours == theirs
 
 
-def test_alone_a_process_has_only_its_own_rows():
+def test_methods_ssl__alone_a_process_has_only_its_own_rows():
     rows = torch.randn(3, 2)
     assert of_all_processes(rows) is rows
 
 
-def test_the_rows_of_several_processes_come_in_one_order(monkeypatch):
+def test_methods_ssl__the_rows_of_several_processes_come_in_one_order(monkeypatch):
     def gather(parts, rows):
         for number, part in enumerate(parts):
             part.copy_(rows + number)
@@ -473,7 +473,7 @@ def test_the_rows_of_several_processes_come_in_one_order(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_processes_share_one_queue(tmp_path):
+def test_methods_ssl__two_processes_share_one_queue(tmp_path):
     """Without batch-norm a row does not feel the others: two processes make what one does, queue and all."""
     words = "-m torch.distributed.run --standalone --nproc-per-node 2 -m nescio train --method moco --backbone mlp"
     words += (
@@ -509,7 +509,7 @@ def hparam_sets(root):
     return [found.record("train", run.key)["config"] for run in found.runs() if run.stage == "train"]
 
 
-def test_an_ensemble_is_one_command(store, capsys):
+def test_methods_ssl__an_ensemble_is_one_command(store, capsys):
     plain = hparam_sets(store)
     assert sorted(each["init_seed"] for each in plain) == [0, 1, 2]
     assert len({json.dumps({**each, "init_seed": 0}, sort_keys=True) for each in plain}) == 1
@@ -521,7 +521,7 @@ def test_an_ensemble_is_one_command(store, capsys):
     assert "was finished before" in capsys.readouterr().out
 
 
-def test_a_member_that_fails_costs_itself_alone_and_is_tried_again(tmp_path, monkeypatch, capsys):
+def test_methods_ssl__a_member_that_fails_costs_itself_alone_and_is_tried_again(tmp_path, monkeypatch, capsys):
     act = steps.fit
 
     def fit_or_fall(trial, *rest):
@@ -542,7 +542,7 @@ def test_a_member_that_fails_costs_itself_alone_and_is_tried_again(tmp_path, mon
 
 
 @pytest.mark.slow
-def test_members_on_workers_are_those_of_one_process(store, tmp_path):
+def test_methods_ssl__members_on_workers_are_those_of_one_process(store, tmp_path):
     words = [*TRAIN, "--method", "simclr", "--ensemble-size", "2", "--workers", "2", "--store", str(tmp_path)]
     assert main(words) == 0
     for run in Store(tmp_path).runs():
@@ -563,7 +563,7 @@ def test_predict_writes_embeddings_alone(store, tmp_path, capsys):
     assert "class predictions" in capsys.readouterr().err
 
 
-def test_methods_are_listed_with_their_kind(capsys):
+def test_classifiers__methods_are_listed_with_their_kind(capsys):
     assert main(["methods", "--format", "json"]) == 0
     kinds = {each["method"]: each["kind"] for each in json.loads(capsys.readouterr().out)}
     assert all(kinds[name] == "features" for name in THREE) and kinds["erm"] == "classifier"
@@ -574,7 +574,7 @@ def test_methods_are_listed_with_their_kind(capsys):
     assert "simclr (features)" in said and "NT-Xent" in said
 
 
-def test_uimnet_is_about_classifiers(tmp_path, capsys):
+def test_classifiers__uimnet_is_about_classifiers(tmp_path, capsys):
     assert main(["run", "uimnet", "--methods", "erm,byol", "--store", str(tmp_path), "--workers", "0"]) == 2
     said = capsys.readouterr().err
     assert "uimnet compares classifiers, and byol" in said
@@ -592,14 +592,14 @@ def test_uimnet_is_about_classifiers(tmp_path, capsys):
         (["--ensemble-size", "2", "--batch-size", "5000"], "5000"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
+def test_methods_ssl__bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
     assert main([*TRAIN, *words, "--store", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert sentence in said.err and len(said.err.strip().splitlines()) == 1 and said.out == ""
     assert not Store(tmp_path).runs()
 
 
-def test_members_do_not_mix_with_torchrun(tmp_path, capsys, monkeypatch):
+def test_methods_ssl__members_do_not_mix_with_torchrun(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([*TRAIN, "--ensemble-size", "2", "--store", str(tmp_path)]) == 2
     assert "without torchrun" in capsys.readouterr().err

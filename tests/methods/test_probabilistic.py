@@ -48,7 +48,7 @@ def distributions(n=6, d=12, seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIVE)
-def test_alive(name):
+def test_probabilistic__alive(name):
     assert len(check_method(name)) >= 9
 
 
@@ -79,7 +79,7 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("what", SWITCHES)
-def test_switched_off_is_seen(monkeypatch, what):
+def test_probabilistic__switched_off_is_seen(monkeypatch, what):
     name, owner, attribute, change, dead = SWITCHES[what]
     monkeypatch.setattr(owner, attribute, change)
     trial, digits, here = small_trial(name, epochs=2), datasets.load("digits"), runtime_for("cpu")
@@ -88,7 +88,7 @@ def test_switched_off_is_seen(monkeypatch, what):
     assert dead <= seen
 
 
-def test_axes_that_do_not_learn_are_seen(monkeypatch):
+def test_probabilistic__axes_that_do_not_learn_are_seen(monkeypatch):
     cls = registry["nivmf"]
     build = cls.__init__
     monkeypatch.setattr(cls, "__init__", lambda self, *a: (build(self, *a), self.log_k.requires_grad_(False))[0])
@@ -101,7 +101,7 @@ def test_axes_that_do_not_learn_are_seen(monkeypatch):
 # ---- losses are their equations
 
 
-def test_mc_infonce_averages_the_losses_of_samples():
+def test_sample__mc_infonce_averages_the_losses_of_samples():
     """The mean over many trainings' samples is that of one large sample, whatever the number of samples is."""
     mean, kappa = distributions()
     values = {}
@@ -115,7 +115,7 @@ def test_mc_infonce_averages_the_losses_of_samples():
         assert abs(value.mean() - large.mean()) < 4.5 * (value.std() / math.sqrt(len(value)) + error)
 
 
-def test_the_mean_of_likelihoods_is_another_loss():
+def test_probabilistic__the_mean_of_likelihoods_is_another_loss():
     mean, kappa = distributions()
     method = made("mc-infonce", t=8.0)
     torch.manual_seed(2)
@@ -126,7 +126,7 @@ def test_the_mean_of_likelihoods_is_another_loss():
     assert found < float(each.mean())
 
 
-def test_only_likelihoods_identify_kappa():
+def test_probabilistic__only_likelihoods_identify_kappa():
     """In a world of known κ the mean of losses prefers any larger κ; that of likelihoods the true one."""
     for average, alive in (("likelihoods", True), ("losses", False)):
         torch.manual_seed(4)
@@ -134,7 +134,7 @@ def test_only_likelihoods_identify_kappa():
 
 
 @pytest.mark.parametrize("repulsion", ["log p", "log 1-p"])
-def test_hib_is_its_equation(repulsion):
+def test_probabilistic__hib_is_its_equation(repulsion):
     mean, kappa = distributions()
     y = torch.tensor([0, 1, 0, 2, 1, 0])
     method = made("hib", t=8.0, b=-2.0, repulsion=repulsion)
@@ -153,7 +153,7 @@ def test_hib_is_its_equation(repulsion):
     assert found == pytest.approx(sum(same) / len(same) + sum(different) / len(different), rel=1e-4)
 
 
-def test_hib_without_a_pair_of_one_label_repels_only():
+def test_probabilistic__hib_without_a_pair_of_one_label_repels_only():
     mean, kappa = distributions()
     method = made("hib", t=8.0)
     torch.manual_seed(3)
@@ -161,7 +161,7 @@ def test_hib_without_a_pair_of_one_label_repels_only():
     assert torch.isfinite(apart) and apart < 0
 
 
-def test_elk_and_nivmf_agree_where_a_class_has_one_concentration():
+def test_probabilistic__elk_and_nivmf_agree_where_a_class_has_one_concentration():
     """16 samples of a kernel that has a closed form: within standard errors of many."""
     mean, kappa = distributions(d=100)
     kappa = 20 * kappa
@@ -175,7 +175,7 @@ def test_elk_and_nivmf_agree_where_a_class_has_one_concentration():
 
 
 @pytest.mark.parametrize("name", FIVE)
-def test_drawn_hparams_build_and_speak(name):
+def test_probabilistic__drawn_hparams_build_and_speak(name):
     cls, x = registry[name], torch.randn(5, 1, 8, 8)
     for number in range(3):
         method = cls(draw(cls.hparams_class, number), TINY).eval()
@@ -188,7 +188,7 @@ def test_drawn_hparams_build_and_speak(name):
     assert cls.views == (2 if "infonce" in name else 1)
 
 
-def test_scores_are_one_over_kappa_and_minus_the_norm():
+def test_probabilistic__scores_are_one_over_kappa_and_minus_the_norm():
     x = torch.randn(5, 1, 8, 8)
     with torch.no_grad():
         elk, plain = made("elk"), made("infonce")
@@ -197,7 +197,7 @@ def test_scores_are_one_over_kappa_and_minus_the_norm():
 
 
 @pytest.mark.parametrize(("kappa", "start"), [("high", 64.0), ("warm", 0.001), ("random", 1.4)])
-def test_kappa_starts_where_the_hparams_says_and_keeps_it_on_disk(kappa, start):
+def test_probabilistic__kappa_starts_where_the_hparams_says_and_keeps_it_on_disk(kappa, start):
     trial = replace(small_trial("hib"), hparams=registry["hib"].hparams_class(kappa=kappa))
     method = initial_method(trial, datasets.load("digits"), runtime_for("cpu"))
     x = torch.rand(20, 1, 8, 8)
@@ -212,12 +212,12 @@ def test_kappa_starts_where_the_hparams_says_and_keeps_it_on_disk(kappa, start):
 
 
 @pytest.mark.parametrize(("name", "field", "value"), [("elk", "t", 0.0), ("hib", "samples", 0), ("nivmf", "head", 0.0)])
-def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_probabilistic__a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
         registry[name].hparams_class(**{field: value})
 
 
-def test_the_classes_are_what_they_seem():
+def test_probabilistic__the_classes_are_what_they_seem():
     assert issubclass(MCInfoNCE, Probabilistic) and not issubclass(InfoNCE, Probabilistic)
     assert HIB.augment == InfoNCE.augment == "full" and not hasattr(made("elk"), "head")
 
@@ -264,14 +264,14 @@ def kappa_after_adamw(**fields):
 
 
 @pytest.mark.slow
-def test_kappa_differs_after_adamw_but_not_with_a_flat_t_and_a_fast_head():
+def test_elk__kappa_differs_after_adamw_but_not_with_a_flat_t_and_a_fast_head():
     low, high = kappa_after_adamw().quantile(torch.tensor([0.05, 0.95]))
     assert high > 1.05 * low and high < 1e4
     assert len(kappa_after_adamw(t=16.0, adaptive=1.0).unique()) == 1
 
 
 @pytest.mark.parametrize(("optimizer", "factor"), [("sgd", 0.5), ("lamb", 0.5), ("adamw", 0.05)])
-def test_the_head_learns_slower_under_adamw(optimizer, factor):
+def test_probabilistic__the_head_learns_slower_under_adamw(optimizer, factor):
     plan = Training(optimizer=optimizer, lr=0.01)
     rest, head = optimizer_of(plan, made("elk", head=0.5, adaptive=0.1), runtime_for("cpu")).param_groups
     assert rest["lr"] == 0.01 and head["lr"] == pytest.approx(0.01 * factor)
@@ -329,7 +329,7 @@ def recovered(tells, steps=140):
 
 
 @pytest.mark.slow
-def test_mc_infonce_recovers_kappa_of_a_known_world():
+def test_probabilistic__mc_infonce_recovers_kappa_of_a_known_world():
     rank, median = recovered(tells=True)
     assert rank > 0.9 and 10 < median < 100  # its true median is 32
     assert abs(recovered(tells=False)[0]) < 0.3  # lengths that tell nothing of κ

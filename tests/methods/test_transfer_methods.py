@@ -46,7 +46,7 @@ def held_out(method, trial):
 
 @pytest.mark.parametrize("backbone", ["mlp", pytest.param("conv", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FOUR)
-def test_alive(name, backbone):
+def test_transfer_methods__alive(name, backbone):
     epochs = {"losspred": 2, "heads": 6}.get(name, 4)
     assert len(check_method(name, backbone=backbone, epochs=epochs)) >= 8
 
@@ -102,7 +102,7 @@ BROKEN = [
     BROKEN,
     ids=[f"{name}: {how} -> {what}" for name, how, what, *_ in BROKEN],
 )
-def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, broken):
+def test_transfer_methods__switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, broken):
     if how == "the opposite order":
         right = LossPredOrder.ordered
         broken = lambda self, u, losses: right(self, u, -losses)  # noqa: E731
@@ -112,7 +112,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, br
     assert not method_evidence(method, trial, dataset, HERE)[what].passed
 
 
-def test_every_method_has_a_way_to_die():
+def test_transfer_methods__every_method_has_a_way_to_die():
     assert {name for name, *_ in BROKEN} == set(FOUR)
 
 
@@ -127,13 +127,13 @@ def test_every_method_has_a_way_to_die():
         ("losspred-order", "cached", 0),
     ],
 )
-def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_transfer_methods__a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
         registry[name].hparams_class(**{field: value})
 
 
 @pytest.mark.parametrize("name", FOUR)
-def test_drawn_hparams_build(name):
+def test_transfer_methods__drawn_hparams_build(name):
     for number in range(3):
         method = registry[name](draw(registry[name].hparams_class, number), SMALL).eval()
         with torch.no_grad():
@@ -146,7 +146,7 @@ def test_drawn_hparams_build(name):
 
 
 @torch.no_grad()
-def test_heads_learn_the_cross_entropy_of_their_mean_probability():
+def test_many_heads__heads_learn_the_cross_entropy_of_their_mean_probability():
     method, x, y = (
         ManyHeads(ManyHeads.hparams_class(heads=4), SMALL),
         torch.randn(6, 1, 8, 8),
@@ -160,7 +160,7 @@ def test_heads_learn_the_cross_entropy_of_their_mean_probability():
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", [ManyHeads, MCDropout])
-def test_jsd_and_entropy_are_of_the_draws(cls):
+def test_entropy__jsd_and_entropy_are_of_the_draws(cls):
     method = cls(cls.hparams_class(), SMALL).eval()
     method.temperature = 0.1  # as calibrated, and so that draws differ
     said = method(torch.randn(7, 1, 8, 8))
@@ -177,7 +177,7 @@ def test_jsd_and_entropy_are_of_the_draws(cls):
 
 @pytest.mark.parametrize("rank", [1, 3])
 @torch.no_grad()
-def test_noise_has_the_covariance_whose_determinant_is_the_score(rank):
+def test_het_xl__noise_has_the_covariance_whose_determinant_is_the_score(rank):
     torch.manual_seed(rank)
     method = HetXL(HetXL.hparams_class(rank=rank), SMALL).eval()
     embeddings = torch.randn(2, 100)
@@ -208,12 +208,12 @@ def test_het_xl_is_the_mean_softmax_over_noises():
 # ---- losspred
 
 
-def test_the_head_has_three_hidden_layers_of_1024():
+def test_transfer_methods__the_head_has_three_hidden_layers_of_1024():
     count = lambda d: sum(weight.numel() for weight in UncertaintyHead(d).parameters())  # noqa: E731
     assert round(count(2048) / 1e6, 1) == 4.2 and round(count(512) / 1e6, 1) == 2.6  # URL, §C.7
 
 
-def test_losspred_is_equation_8():
+def test_loss_pred__losspred_is_equation_8():
     method, x, y = LossPred(LossPred.hparams_class(weight=0.3), SMALL), torch.randn(6, 1, 8, 8), torch.arange(6) % 3
     said = method(x)
     losses = -said.logits[:, 0].log_softmax(1)[range(6), y]
@@ -224,7 +224,7 @@ def test_losspred_is_equation_8():
     assert torch.allclose(method.head.weight.grad, own, atol=1e-6)
 
 
-def test_a_warm_start_is_kept_with_the_weights():
+def test_loss_pred__a_warm_start_is_kept_with_the_weights():
     trial = replace(small_trial("losspred", backbone="mlp"), hparams=LossPred.hparams_class(warm=True))
     start = initial_method(trial, datasets.load("digits"), HERE)
     x, _ = held_out(start, trial)
@@ -235,7 +235,7 @@ def test_a_warm_start_is_kept_with_the_weights():
         assert torch.equal(other(x).scores["loss"], start(x).scores["loss"])
 
 
-def test_losspred_predicts_losses_of_images_that_it_never_saw():
+def test_first_batch__losspred_predicts_losses_of_images_that_it_never_saw():
     trial = replace(small_trial("losspred", backbone="conv"), training=replace(PLAN, epochs=4))
     method, _ = fit(trial, datasets.load("digits"), HERE, None, float("inf"), None)
     with torch.no_grad():
@@ -245,14 +245,14 @@ def test_losspred_predicts_losses_of_images_that_it_never_saw():
 # ---- losspred-order
 
 
-def test_pairs_of_neighbours_are_ordered_by_their_losses():
+def test_loss_pred_order__pairs_of_neighbours_are_ordered_by_their_losses():
     method = LossPredOrder(LossPredOrder.hparams_class(margin=0.1), SMALL)
     u, losses = torch.tensor([2.0, 1.0, 2.0, 1.0, 1.0, 1.05, 9.0]), torch.tensor([5.0, 4.0, 4.0, 5.0, 1.0, 2.0, 0.0])
     # right by more than the margin: 0; wrong by 1: 1.1; right by half a margin: 0.05; the odd one is left out
     assert float(method.ordered(u, losses)) == pytest.approx((0 + 1.1 + 0.05) / 3, rel=1e-5)
 
 
-def test_the_order_gives_the_features_no_gradient():
+def test_loss_pred_order__the_order_gives_the_features_no_gradient():
     method, x, y = LossPredOrder(LossPredOrder.hparams_class(), SMALL), torch.randn(6, 1, 8, 8), torch.arange(6) % 3
     method.loss(x, y).backward()
     got = [parameter.grad.clone() for parameter in method.features.parameters()]
@@ -296,7 +296,7 @@ def kept(store):
     return sorted(store.root.glob(f"{FEATURES}/*/*.safetensors"))
 
 
-def test_what_it_starts_from_stays_and_the_order_is_learnt(started):
+def test_first_batch__what_it_starts_from_stays_and_the_order_is_learnt(started):
     store, key, first, second = started
     before = load_method(key, first, store, HERE)
     method = load_method(train(second, store, HERE), second, store, HERE)
@@ -308,7 +308,7 @@ def test_what_it_starts_from_stays_and_the_order_is_learnt(started):
         assert torch.equal(method(x).logits, before(x).logits)
 
 
-def test_features_are_computed_once_for_all_trials(started, monkeypatch):
+def test_transfer_methods__features_are_computed_once_for_all_trials(started, monkeypatch):
     store, _, _, second = started
     train(replace(second, training=replace(second.training, epochs=2)), store, HERE)
     shown = []
@@ -325,7 +325,7 @@ def test_features_are_computed_once_for_all_trials(started, monkeypatch):
     assert len(kept(store)) == 3  # without augmentation all epochs are the same
 
 
-def test_every_epoch_shows_every_row_of_its_turn_once(started):
+def test_transfer_methods__every_epoch_shows_every_row_of_its_turn_once(started):
     store, _, _, second = started
     dataset = datasets.load("digits")
     method, stream = training.loop.begin(second, dataset, HERE, 7, store)
@@ -346,7 +346,7 @@ def test_every_epoch_shows_every_row_of_its_turn_once(started):
     assert torch.equal(late, list(cached.epoch(1, 0))[5][2])  # resumed in the middle
 
 
-def test_a_classifier_of_other_classes_learns_on_the_frozen_features(started):
+def test_first_batch__a_classifier_of_other_classes_learns_on_the_frozen_features(started):
     store, key, first, second = started
     five = replace(second, classes=(0, 1, 2, 3, 4))
     method = load_method(train(five, store, HERE), five, store, HERE)

@@ -30,7 +30,7 @@ def brute_spearman(a, b):
 
 
 @given(varied)
-def test_equal_to_their_definitions(x):
+def test_spearman__equal_to_their_definitions(x):
     a, b = x.T
     assert kendall(a, b) == pytest.approx(brute_kendall(a, b), abs=1e-12)
     assert spearman(a, b) == pytest.approx(brute_spearman(a, b), abs=1e-12)
@@ -38,7 +38,7 @@ def test_equal_to_their_definitions(x):
 
 
 @given(varied, st.randoms(use_true_random=False))
-def test_invariances(x, random):
+def test_alignment__invariances(x, random):
     a, b = x.T
     for f in (kendall, spearman):
         assert f(a, b) == pytest.approx(f(b, a), abs=1e-12)
@@ -49,7 +49,7 @@ def test_invariances(x, random):
         assert f(a[order], b[order]) == pytest.approx(f(a, b), abs=1e-12)
 
 
-def test_large_input():
+def test_spearman__large_input():
     rng = np.random.default_rng(0)
     a = rng.integers(0, 1000, 200_000)
     b = a + rng.integers(0, 1000, 200_000)
@@ -58,7 +58,7 @@ def test_large_input():
 
 
 @pytest.mark.parametrize("f", [kendall, spearman])
-def test_undefined_and_bad_input(f):
+def test_alignment__undefined_and_bad_input(f):
     with pytest.raises(Undefined, match="the same value"):
         f([1, 2, 3], [5, 5, 5])
     with pytest.raises(Undefined, match="the same value"):
@@ -77,14 +77,14 @@ def test_crop_agreement_counts_strict_increases(pairs):
     assert crop_agreement(u, cropped) == sum(c > w for w, c in pairs) / len(pairs)
 
 
-def test_crop_bad_input():
+def test_crop_agreement__crop_bad_input():
     with pytest.raises(BadInput, match="u has 2 rows, u_cropped has 3"):
         crop_agreement([1, 2], [1, 2, 3])
     with pytest.raises(BadInput, match=r"u_cropped.*inf.*row 0"):
         crop_agreement([1], [np.inf])
 
 
-def test_reference_crops():
+def test_crop_agreement__reference_crops():
     ref, said = load("url_crop_metric"), note("url_crop_metric")
     u, cropped = ref["unc_orig"], ref["unc_crop"]
     ours = crop_agreement(u, cropped)
@@ -103,7 +103,7 @@ def test_vote_entropy_in_nats():
 
 
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=9).filter(any), st.randoms(use_true_random=False))
-def test_votes_for_other_classes_tie_exactly(votes, random):
+def test_vote_entropy__votes_for_other_classes_tie_exactly(votes, random):
     moved = random.sample(votes, len(votes))
     assert vote_entropy([votes])[0] == vote_entropy([moved])[0] == vote_entropy([[4 * v for v in votes]])[0]
 
@@ -113,7 +113,7 @@ def exact_entropy(votes):
     return prod(int(v) ** int(v) for v in votes if v)
 
 
-def test_equal_entropies_of_different_votes_tie():
+def test_vote_entropy__equal_entropies_of_different_votes_tie():
     same = vote_entropy([[1, 1, 2, 6], [6, 2, 1, 1], [0, 3, 3, 4], [3, 0, 4, 3]])
     assert len(set(same)) == 1
     drawn = np.random.default_rng(0).multinomial(20, np.full(6, 1 / 6), 4000)
@@ -136,7 +136,7 @@ def test_human_alignment():
     assert human_alignment(vote_entropy(votes), votes) == pytest.approx(1, abs=1e-12)
 
 
-def test_rows_without_votes_are_left_out_of_human_alignment():
+def test_human_alignment__rows_without_votes_are_left_out_of_human_alignment():
     rng = np.random.default_rng(1)
     votes = rng.integers(0, 50, (300, 10))
     votes[:, 0] += 1
@@ -166,7 +166,7 @@ def test_human_alignment_refuses():
             human_alignment([1, 2], votes)
 
 
-def test_all_stay_light():
+def test_alignment__all_stay_light():
     code = (
         "import sys; from nescio.metrics._alignment import human_alignment, kendall; kendall([1, 2], [3, 1]);"
         "human_alignment([1, 2, 3], [[1, 2], [1, 1], [1, 3]]); assert 'scipy.stats' not in sys.modules"
@@ -181,7 +181,7 @@ def mean_over_opponents(values, labels):
     return np.nanmean(values, axis=0)
 
 
-def test_reference_reliability():
+def test_kendall__reference_reliability():
     """Tau-b and rho of a score against four errors of one-vs-one heads, with and without ties."""
     ref, said = load("repreli_reliability"), note("repreli_reliability")["kendall"]
     labels, p = ref["labels"], ref["ovo_prob_target_first"]
@@ -209,6 +209,6 @@ def test_reference_reliability():
     assert kendall(ref["score"], ref["ens_log_pred_prob"]) == pytest.approx(-float(ref["tau_cont_log_pred_prob-tau"]))
 
 
-def test_ragged_votes_are_one_sentence():
+def test_human_alignment__ragged_votes_are_one_sentence():
     with pytest.raises(BadInput, match="of different lengths"):
         human_alignment([0.1, 0.2], [[1, 2], [3]])

@@ -32,7 +32,7 @@ def test_ece_by_definition(case, bins):
 
 
 @given(tied(), st.integers(1, 20))
-def test_mass_bins_by_definition(case, bins):
+def test_calibration__mass_bins_by_definition(case, bins):
     probs, labels = case
     confidence, right = probs.max(1), probs.argmax(1) == labels
     expected = 0.0
@@ -51,7 +51,7 @@ def test_classwise_ece_by_definition(case, bins):
 
 
 @given(tied(), st.integers(1, 20))
-def test_the_curve_sums_to_the_ece(case, bins):
+def test_ece__the_curve_sums_to_the_ece(case, bins):
     probs, labels = case
     curve = reliability_curve(probs, labels, bins=bins)
     assert curve.count.sum() == len(labels) and (curve.count > 0).all()
@@ -61,7 +61,7 @@ def test_the_curve_sums_to_the_ece(case, bins):
 
 
 @pytest.mark.parametrize("edge", range(1, 11))
-def test_a_confidence_on_an_edge_belongs_below_it(edge):
+def test_reliability_curve__a_confidence_on_an_edge_belongs_below_it(edge):
     """Two rows, on the edge and just above it; only in one bin do their gaps cancel."""
     top = edge / 10
     c = 20
@@ -73,7 +73,7 @@ def test_a_confidence_on_an_edge_belongs_below_it(edge):
     np.testing.assert_allclose(curve.high, [top] if edge == 10 else [top, (edge + 1) / 10])
 
 
-def test_certainty_is_in_the_last_bin_and_zero_in_the_first():
+def test_reliability_curve__certainty_is_in_the_last_bin_and_zero_in_the_first():
     probs, labels = np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 1])
     assert ece(probs, labels) == 0.25
     assert reliability_curve(probs, labels).high == [1.0]
@@ -81,7 +81,7 @@ def test_certainty_is_in_the_last_bin_and_zero_in_the_first():
     assert classwise_ece(probs, labels) == pytest.approx((0.25 + 0.25 + 0) / 3)
 
 
-def test_mass_is_not_width():
+def test_calibration__mass_is_not_width():
     probs = np.array([[0.95, 0.05], [0.94, 0.06], [0.93, 0.07], [0.55, 0.45]])
     labels = [0, 1, 0, 1]
     assert ece(probs, labels, bins=2) == pytest.approx(abs((0.95 + 0.94 + 0.93 + 0.55) - 2) / 4)
@@ -89,7 +89,7 @@ def test_mass_is_not_width():
     assert ece(probs, labels, bins=2, scheme="mass") == pytest.approx((low + high) / 4)
 
 
-def test_uimnet():
+def test_calibration__uimnet():
     r = load("uimnet_ece")
     probs, labels = softmax(r["logits"], axis=1), r["labels"]
     ours = ece(probs, labels)
@@ -101,7 +101,7 @@ def test_uimnet():
     assert ece(summary(dump).outcomes()) == pytest.approx(ours, abs=1e-14)
 
 
-def test_equal_to_torchmetrics_away_from_certainty():
+def test_calibration__equal_to_torchmetrics_away_from_certainty():
     torch = pytest.importorskip("torch")
     functional = pytest.importorskip("torchmetrics.functional.classification")
     rng = np.random.default_rng(0)
@@ -111,7 +111,7 @@ def test_equal_to_torchmetrics_away_from_certainty():
 
 
 @given(tied(), st.sampled_from([np.float64, np.float32]), st.sampled_from([4, 5, 10, 15, 20]))
-def test_probabilities_kept_as_logarithms_stay_in_their_bins(case, dtype, bins):
+def test_calibration__probabilities_kept_as_logarithms_stay_in_their_bins(case, dtype, bins):
     """3/5 must not leave the bin (8/15, 9/15] by going through its logarithm."""
     probs, labels = case
     probs = probs.astype(dtype)
@@ -119,7 +119,7 @@ def test_probabilities_kept_as_logarithms_stay_in_their_bins(case, dtype, bins):
     assert ece(summary(dump).outcomes(), bins=bins) == pytest.approx(ece(probs, labels, bins=bins), abs=1e-6)
 
 
-def test_logarithms_in_float16_move_few_rows_to_another_bin():
+def test_bin_index__logarithms_in_float16_move_few_rows_to_another_bin():
     """Only what may have been on an edge before it was rounded, a step of float16 or two, goes back to it."""
     rng = np.random.default_rng(0)
     logs = log_softmax(rng.normal(size=(20_000, 10)) * 2, axis=1)
@@ -130,7 +130,7 @@ def test_logarithms_in_float16_move_few_rows_to_another_bin():
     assert ece(dump) == pytest.approx(ece(np.exp(logs), labels), abs=2e-4)
 
 
-def test_classwise_ece_of_a_dump_in_blocks():
+def test_classwise_ece_from_blocks__classwise_ece_of_a_dump_in_blocks():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(40_000, 2, 4)), rng.integers(4, size=40_000)
     dump = Predictions(logits=logits, labels=labels)
@@ -140,12 +140,12 @@ def test_classwise_ece_of_a_dump_in_blocks():
 
 @pytest.mark.parametrize("bins", [0, -3, 2.5, True])
 @pytest.mark.parametrize("metric", [ece, classwise_ece, reliability_curve])
-def test_bad_bins(metric, bins):
+def test_calibration__bad_bins(metric, bins):
     with pytest.raises(BadInput, match="bins is"):
         metric([[0.5, 0.5]], [0], bins=bins)
 
 
-def test_bad_scheme_and_no_rows():
+def test_classwise_ece_from_blocks__bad_scheme_and_no_rows():
     with pytest.raises(BadInput, match="'width' or 'mass'"):
         ece([[0.5, 0.5]], [0], scheme="equal")
     with pytest.raises(BadInput, match="no rows"):
@@ -154,12 +154,12 @@ def test_bad_scheme_and_no_rows():
 
 @pytest.mark.parametrize("bins", ["x", "15", None, 1.5, 0, -3, np.nan, np.inf, True, [15]])
 @pytest.mark.parametrize("function", [ece, classwise_ece, reliability_curve])
-def test_odd_bins_are_one_sentence(function, bins):
+def test_calibration__odd_bins_are_one_sentence(function, bins):
     with pytest.raises(BadInput, match=r"bins is .*whole number from 1"):
         function([[0.5, 0.5]], [0], bins=bins)
 
 
-def test_whole_bins_of_any_type_are_taken():
+def test_reliability_curve__whole_bins_of_any_type_are_taken():
     probs, labels = [[0.6, 0.4], [0.9, 0.1]], [0, 1]
     for scheme in ("width", "mass"):
         assert ece(probs, labels, bins=5.0, scheme=scheme) == ece(probs, labels, bins=5, scheme=scheme)

@@ -49,7 +49,7 @@ def by_pooling(x, y):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_diagram_is_that_of_sklearn_and_of_pooling_by_hand(seed):
+def test_corp_curve__the_diagram_is_that_of_sklearn_and_of_pooling_by_hand(seed):
     x, y = tied(seed)
     curve = corp(x, y)
     np.testing.assert_allclose(curve.calibrated, by_pooling(x, y), atol=1e-12)
@@ -62,7 +62,7 @@ def test_the_diagram_is_that_of_sklearn_and_of_pooling_by_hand(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_parts_sum_to_the_brier_score_of_being_right(seed):
+def test_unc__the_parts_sum_to_the_brier_score_of_being_right(seed):
     probs, labels = case(seed)
     x, y = probs.max(1), (probs.argmax(1) == labels).astype(float)
     q = IsotonicRegression().fit_transform(x, y)
@@ -73,7 +73,7 @@ def test_the_parts_sum_to_the_brier_score_of_being_right(seed):
     assert mcb(probs, labels) - dsc(probs, labels) + unc(probs, labels) == pytest.approx(score, abs=1e-12)
 
 
-def test_only_the_order_of_confidence_bounds_what_calibration_can_reach():
+def test_corp__only_the_order_of_confidence_bounds_what_calibration_can_reach():
     """A rising map of the confidence changes MCB and nothing else; its own isotonic fit has none left."""
     probs, labels = case(n=2000)
     x, right = probs.max(1), probs.argmax(1) == labels
@@ -83,12 +83,12 @@ def test_only_the_order_of_confidence_bounds_what_calibration_can_reach():
     assert corp(q, right).mcb == pytest.approx(0, abs=1e-12)
 
 
-def test_sharper_answers_are_less_calibrated():
+def test_mcb__sharper_answers_are_less_calibrated():
     assert mcb(*case(n=2000, sharper=3.0)) > 3 * mcb(*case(n=2000))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_classwise_is_the_mean_over_classes(seed):
+def test_classwise_mcb__classwise_is_the_mean_over_classes(seed):
     probs, labels = case(seed)
     parts = []
     for j in range(probs.shape[1]):
@@ -99,7 +99,7 @@ def test_classwise_is_the_mean_over_classes(seed):
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_top_k_sums_the_largest_probabilities(k):
+def test_top_k_mcb__top_k_sums_the_largest_probabilities(k):
     probs, labels = case()
     order = np.argsort(-probs, axis=1, kind="stable")[:, :k]
     x = np.array([row[own].sum() for row, own in zip(probs, order, strict=True)])
@@ -112,14 +112,14 @@ def test_top_k_sums_the_largest_probabilities(k):
         assert top_k_ece(probs, labels, 1) == pytest.approx(ece(probs, labels), abs=1e-12)
 
 
-def test_more_classes_than_there_are():
+def test_top_k_mcb__more_classes_than_there_are():
     probs, labels = case()
     with pytest.raises(Undefined, match="no top 7"):
         top_k_mcb(probs, labels, 7)
     assert top_k_ece(probs, labels, 6) == pytest.approx(0, abs=1e-12)
 
 
-def test_a_calibrated_diagram_stays_in_its_consistency_band_and_a_sharpened_one_leaves_it():
+def test_corp_band__a_calibrated_diagram_stays_in_its_consistency_band_and_a_sharpened_one_leaves_it():
     rng = np.random.default_rng(0)
     inside = []
     for seed in range(20):
@@ -133,7 +133,7 @@ def test_a_calibrated_diagram_stays_in_its_consistency_band_and_a_sharpened_one_
     assert ((skewed.calibrated < low) | (skewed.calibrated > high)).mean() > 0.4
 
 
-def test_a_confidence_band_follows_the_diagram():
+def test_corp_band__a_confidence_band_follows_the_diagram():
     rng = np.random.default_rng(1)
     x = rng.random(2000).round(2)
     curve = corp(x, rng.random(2000) < x**3)

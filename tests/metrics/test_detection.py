@@ -20,19 +20,19 @@ def test_threshold_is_the_linearly_interpolated_quantile(u, level):
 
 
 @given(SCORES, SCORES.map(lambda u: u[0]))
-def test_a_row_is_in_up_to_the_threshold_and_out_above_it(u, t):
+def test_out_as_out__a_row_is_in_up_to_the_threshold_and_out_above_it(u, t):
     assert in_as_in(u, t) == sum(x <= t for x in u) / len(u)
     assert out_as_out(u, t) == sum(x > t for x in u) / len(u)
     assert in_as_in(u, t) + out_as_out(u, t) == pytest.approx(1)
 
 
-def test_a_threshold_lets_its_own_level_in():
+def test_threshold__a_threshold_lets_its_own_level_in():
     u = np.random.default_rng(0).normal(size=10_001)
     assert in_as_in(u, threshold(u, 0.95)) == pytest.approx(0.95, abs=1e-4)
     assert in_as_in(np.ones(3), threshold([1.0])) == 1.0 and out_as_out(np.ones(3), 1.0) == 0.0
 
 
-def test_uimnet_values():
+def test_auroc__uimnet_values():
     """Every value of the original code, on continuous scores and on scores rounded by np.round."""
     case = load("uimnet_ood_metrics")
     seen = {"val_in", "test_in", "test_out"}
@@ -53,7 +53,7 @@ def test_uimnet_values():
     assert seen == set(case)
 
 
-def test_half_precision_is_widened_before_interpolating():
+def test_detection__half_precision_is_widened_before_interpolating():
     u = np.array([1000, 1001], np.float16)
     assert threshold(u, 0.25) == 1000.25
 
@@ -71,13 +71,13 @@ def test_half_precision_is_widened_before_interpolating():
         (lambda: out_as_out([[1.0]], 0), "shape"),
     ],
 )
-def test_bad_input_is_told_in_a_sentence(call, words):
+def test_in_as_in__bad_input_is_told_in_a_sentence(call, words):
     with pytest.raises(BadInput, match=words):
         call()
 
 
 @pytest.mark.parametrize("odd", ["x", "0.5", None, [0.5], np.array([0.1, 0.2]), np.nan, {}])
-def test_what_is_no_number_is_one_sentence(odd):
+def test_detection__what_is_no_number_is_one_sentence(odd):
     with pytest.raises(BadInput, match="level is"):
         threshold([0.1, 0.2], level=odd)
     for share in (in_as_in, out_as_out):

@@ -26,7 +26,7 @@ def assert_same(a, b):
 
 
 @given(ROWS)
-def test_counts_are_the_array_form(case):
+def test_float16_counts__counts_are_the_array_form(case):
     u, wrong = case
     counts = Float16Counts.count(u, wrong)
     assert_same(counts.ranking(), Ranking(u, wrong))
@@ -41,7 +41,7 @@ def test_counts_are_the_array_form(case):
 
 
 @given(ROWS, st.integers(0, 40))
-def test_shards_add_up(case, cut):
+def test_float16_counts__shards_add_up(case, cut):
     u, wrong = case
     whole, first, second = (
         Float16Counts.count(u[part], wrong[part]) for part in (slice(None), slice(cut), slice(cut, None))
@@ -51,7 +51,7 @@ def test_shards_add_up(case, cut):
         assert_same(merged.ranking(), whole.ranking())
 
 
-def test_many_blocks_and_strides():
+def test_ranking__many_blocks_and_strides():
     rng = np.random.default_rng(1)
     u = rng.normal(size=(600_000, 2)).astype(np.float16)[:, 1]
     wrong = rng.random(1_200_000)[::2] < 0.3
@@ -59,7 +59,7 @@ def test_many_blocks_and_strides():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -np.nan])
-def test_scores_must_be_finite(value):
+def test_float16_counts__scores_must_be_finite(value):
     with pytest.raises(BadInput, match="in 1 rows"):
         Float16Counts.count(halves(0, value, 1), [0, 1, 1])
 
@@ -75,12 +75,12 @@ def test_scores_must_be_finite(value):
         (lambda: Float16Counts.count(halves(), np.zeros(0, bool)).ranking(), "no rows"),
     ],
 )
-def test_bad_input_is_told_in_a_sentence(call, words):
+def test_float16_counts__bad_input_is_told_in_a_sentence(call, words):
     with pytest.raises(BadInput, match=words):
         call()
 
 
-def test_only_counts_add_to_counts():
+def test_float16_counts__only_counts_add_to_counts():
     with pytest.raises(TypeError):
         Float16Counts.count(halves(1), [1]) + 1
     with pytest.raises(TypeError):
@@ -88,7 +88,7 @@ def test_only_counts_add_to_counts():
 
 
 @pytest.mark.parametrize("order", [">", "<"])
-def test_the_byte_order_does_not_matter(order):
+def test_float16_counts__the_byte_order_does_not_matter(order):
     rng = np.random.default_rng(0)
     u, wrong = rng.normal(size=500).astype(np.float16), rng.random(500) < 0.3
     foreign = Float16Counts.count(u.astype(np.dtype(np.float16).newbyteorder(order)), wrong)

@@ -45,7 +45,7 @@ def test_brier_and_nll_by_definition(case):
 
 
 @given(tied())
-def test_wrong_and_accuracy_agree(case):
+def test_accuracy__wrong_and_accuracy_agree(case):
     probs, labels = case
     a = outcomes(probs, labels)
     assert accuracy(a) == a.correct.mean() == pytest.approx(1 - a.wrong.mean())
@@ -54,7 +54,7 @@ def test_wrong_and_accuracy_agree(case):
 
 
 @given(tied())
-def test_prepared_answers_give_the_same(case):
+def test_outcomes__prepared_answers_give_the_same(case):
     probs, labels = case
     a = outcomes(probs, labels)
     for metric in (accuracy, nll, brier):
@@ -65,21 +65,21 @@ def test_prepared_answers_give_the_same(case):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_zero_is_the_smallest_normal_number_of_float64_whatever_the_dtype(dtype):
+def test_outcomes__a_zero_is_the_smallest_normal_number_of_float64_whatever_the_dtype(dtype):
     probs = np.array([[0, 1], [0.5, 0.5]], dtype)
     a = outcomes(probs, [0, 0])
     assert a.log_loss[0] == pytest.approx(-np.log(np.finfo(np.float64).tiny), rel=1e-12)
     assert a.floored == 1
 
 
-def test_uncertainty_of_a_saturated_float32_row_comes_from_the_other_classes():
+def test_outcomes__uncertainty_of_a_saturated_float32_row_comes_from_the_other_classes():
     probs = np.array([[1.0, 1e-12, 3e-12], [1.0, 1e-12, 1e-12], [0.6, 0.4, 0.0]], np.float32)
     a = outcomes(probs, [0, 0, 0])
     np.testing.assert_allclose(a.uncertainty[:2], [4e-12, 2e-12], rtol=1e-6)
     assert a.uncertainty[2] == 1 - np.float64(np.float32(0.6))
 
 
-def test_equal_to_scikit_learn():
+def test_nll__equal_to_scikit_learn():
     from sklearn.metrics import log_loss, top_k_accuracy_score
 
     rng = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def test_equal_to_scikit_learn():
         assert accuracy(probs, labels, k=k) == top_k_accuracy_score(labels, probs, k=k, labels=np.arange(7))
 
 
-def test_closed_forms():
+def test_brier__closed_forms():
     labels = np.arange(4)
     uniform, certain = np.full((4, 4), 0.25), np.eye(4)
     assert nll(uniform, labels) == pytest.approx(np.log(4))
@@ -101,7 +101,7 @@ def test_closed_forms():
     assert accuracy([[0.2, 0.8]], [1]) == 1  # one row, plain lists
 
 
-def test_uimnet_accuracy_and_nll():
+def test_nll__uimnet_accuracy_and_nll():
     r = load("uimnet_ece")
     probs, labels = softmax(r["logits"], axis=1), r["labels"]
     assert accuracy(probs, labels) == pytest.approx(r["acc1"], abs=1e-7)  # a float32 mean there
@@ -135,12 +135,12 @@ GOOD = np.full((3, 2), 0.5)
         (np.array([[np.inf, 0.5], [0.5, 0.5]]), [0, 1], r"finite.*row 0"),
     ],
 )
-def test_bad_input_is_one_sentence(probs, labels, sentence):
+def test_nll__bad_input_is_one_sentence(probs, labels, sentence):
     with pytest.raises(BadInput, match=sentence):
         nll(probs, labels)
 
 
-def test_half_precision_may_be_off_by_one_percent():
+def test_nll__half_precision_may_be_off_by_one_percent():
     probs = np.array([[0.5, 0.505]])
     with pytest.raises(BadInput, match=r"row 0 is off by 0\.005"):
         nll(probs, [0])
@@ -148,17 +148,17 @@ def test_half_precision_may_be_off_by_one_percent():
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, True])
-def test_bad_k(k):
+def test_accuracy__bad_k(k):
     with pytest.raises(BadInput, match="k is"):
         accuracy(GOOD, [0, 0, 0], k=k)
 
 
-def test_prepared_answers_have_their_labels():
+def test_outcomes__prepared_answers_have_their_labels():
     with pytest.raises(BadInput, match="leave labels out"):
         nll(outcomes(GOOD, [0, 0, 0]), [0, 0, 0])
 
 
-def test_blocks_do_not_show(monkeypatch):
+def test_outcomes__blocks_do_not_show(monkeypatch):
     from nescio.metrics import _outcomes
 
     rng = np.random.default_rng(0)
@@ -174,11 +174,11 @@ def test_blocks_do_not_show(monkeypatch):
 
 
 @pytest.mark.parametrize("k", ["x", "1", None, 1.5, 0, -1, np.nan, np.inf, True, np.True_, [1], np.array([1])])
-def test_an_odd_k_is_one_sentence(k):
+def test_accuracy__an_odd_k_is_one_sentence(k):
     with pytest.raises(BadInput, match=r"k is .*whole number from 1"):
         accuracy([[0.5, 0.5]], [0], k=k)
 
 
-def test_a_whole_k_of_any_type_is_taken():
+def test_accuracy__a_whole_k_of_any_type_is_taken():
     probs = [[0.6, 0.4], [0.6, 0.4]]
     assert [accuracy(probs, [0, 1], k=k) for k in (1, 1.0, np.int8(1), np.float32(2))] == [0.5, 0.5, 0.5, 1]

@@ -95,7 +95,7 @@ def test_gamma_counts_only_pairs_that_differ(rows):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
-def test_equal_to_scikit_learn(seed, dtype):
+def test_aupr__equal_to_scikit_learn(seed, dtype):
     rng = np.random.default_rng(seed)
     positive = rng.random(3000) < 0.3
     u = (10 * (rng.normal(size=3000) + positive)).astype(dtype)  # int8 and float16 tie often
@@ -115,12 +115,12 @@ def test_gamma_is_two_auroc_minus_one_only_without_ties():
     assert gamma([0, 1], [False, True]) == 1 and gamma([1, 0], [False, True]) == -1
 
 
-def test_scores_outside_zero_one_are_scores():
+def test_auroc__scores_outside_zero_one_are_scores():
     assert auroc([120, 130, 150, 170], [0, 0, 1, 1]) == 1.0
     assert auroc([-170, -150, -130, -120], [0, 0, 1, 1]) == 1.0
 
 
-def test_auroc_is_exact_for_neighbouring_floats_and_both_signs():
+def test_ranking__auroc_is_exact_for_neighbouring_floats_and_both_signs():
     one = 1.0
     u = np.array([one, np.nextafter(one, 2), -one, np.nextafter(-one, -2), 5e-324, -5e-324, 0.0, -0.0])
     order = np.argsort(u, kind="stable")
@@ -132,7 +132,7 @@ def test_auroc_is_exact_for_neighbouring_floats_and_both_signs():
 
 @pytest.mark.parametrize("metric", RANKING_METRICS, ids=lambda m: m.name)
 @given(rows=ROWS, seed=st.integers(0, 99))
-def test_only_the_order_counts(metric, rows, seed):
+def test_ranking__only_the_order_counts(metric, rows, seed):
     """Strictly monotone maps and permutations of the rows change nothing, to the last bit."""
     u, positive = rows
     value = value_of(metric.function, u, positive)
@@ -154,7 +154,7 @@ def test_only_the_order_counts(metric, rows, seed):
 # SAC and AUPR also depend on which thresholds there are, not on the order alone.
 @pytest.mark.parametrize("metric", [m for m in RANKING_METRICS if m.name not in ("sac", "aupr")], ids=lambda m: m.name)
 @given(rows=ROWS)
-def test_better_orders_are_not_worse(metric, rows):
+def test_ranking__better_orders_are_not_worse(metric, rows):
     """All positive rows last is the best order of the given rows, all positive rows first the worst."""
     u, positive = rows
     best = value_of(metric.function, positive.astype(float), positive)
@@ -166,7 +166,7 @@ def test_better_orders_are_not_worse(metric, rows):
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 1000])
-def test_constant_scores_tell_nothing(n):
+def test_gamma__constant_scores_tell_nothing(n):
     positive = np.arange(n) % 2 == 0
     u = np.full(n, 3.25)
     if n > 1:
@@ -177,7 +177,7 @@ def test_constant_scores_tell_nothing(n):
         gamma(u, positive)
 
 
-def test_one_class_is_undefined():
+def test_aupr__one_class_is_undefined():
     for positive in (np.ones(4, bool), np.zeros(4, bool)):
         for metric in (auroc, fpr_at_tpr, gamma):
             with pytest.raises(Undefined):
@@ -187,7 +187,7 @@ def test_one_class_is_undefined():
         aupr(np.arange(4.0), np.zeros(4, bool))
 
 
-def test_a_tpr_is_read_as_its_decimal_text():
+def test_fpr_at_tpr__a_tpr_is_read_as_its_decimal_text():
     positive = np.array([True] * 10 + [False] * 10)
     u = np.concatenate([np.arange(10), np.arange(10) - 0.5])
     # 0.7 of 10 positives is 7, although 0.7 · 10 and 1 − 0.3 carry float error
@@ -196,7 +196,7 @@ def test_a_tpr_is_read_as_its_decimal_text():
     assert fpr_at_tpr([1, 2, 3, 4, 5, 6, 7, 0], [1, 1, 1, 1, 1, 1, 1, 0], 5 / 7) == 0.0
 
 
-def test_groups_make_the_same_ranking_as_rows():
+def test_ranking__groups_make_the_same_ranking_as_rows():
     rng = np.random.default_rng(1)
     u, positive = rng.integers(-5, 5, 400) / 4, rng.random(400) < 0.3
     values, group = np.unique(u, return_inverse=True)
@@ -206,7 +206,7 @@ def test_groups_make_the_same_ranking_as_rows():
     assert ranking(r) is r
 
 
-def test_pairs_of_billions_of_rows_are_counted_in_whole_numbers():
+def test_ranking__pairs_of_billions_of_rows_are_counted_in_whole_numbers():
     rows = 10**11
     r = Ranking.from_groups([0, 1], [rows, rows], [1, rows - 1])
     right, tied, inverted = r.pairs
@@ -234,13 +234,13 @@ def test_pairs_of_billions_of_rows_are_counted_in_whole_numbers():
         (Ranking([1, 2], [0, 1]), [0, 1], "prepared Ranking"),
     ],
 )
-def test_bad_input_is_told_in_a_sentence(u, positive, words):
+def test_ranking__bad_input_is_told_in_a_sentence(u, positive, words):
     with pytest.raises(BadInput, match=words):
         auroc(u, positive)
 
 
 @pytest.mark.parametrize("tpr", [-0.1, 1.1, np.nan, "many", np.inf])
-def test_bad_tpr(tpr):
+def test_fpr_at_tpr__bad_tpr(tpr):
     with pytest.raises(BadInput, match="tpr is"):
         fpr_at_tpr([1, 2], [0, 1], tpr)
 
@@ -254,12 +254,12 @@ def test_bad_tpr(tpr):
         (([0, 1], [0, 0], [0, 0]), "no rows"),
     ],
 )
-def test_bad_groups(groups, words):
+def test_ranking__bad_groups(groups, words):
     with pytest.raises(BadInput, match=words):
         Ranking.from_groups(*groups)
 
 
 @pytest.mark.parametrize(("u", "positive"), [([[1, 2], [3]], [0, 1]), ([1, 2], [[0], [1, 0]])])
-def test_ragged_input_is_one_sentence(u, positive):
+def test_auroc__ragged_input_is_one_sentence(u, positive):
     with pytest.raises(BadInput, match="of different lengths"):
         auroc(u, positive)

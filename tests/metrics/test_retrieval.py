@@ -43,14 +43,14 @@ def road(request, monkeypatch):
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("d", [1, 3, 64, 300])
-def test_same_neighbours_as_float64_brute_force(road, metric, d):
+def test_retrieval__same_neighbours_as_float64_brute_force(road, metric, d):
     x = np.random.default_rng(d).standard_normal((157, d)).astype(np.float32)
     if metric == "cosine" and d == 1:
         return  # two points on a circle of dimension 0: everything ties
     assert np.array_equal(nearest_other(prepare_points(x, metric)), brute_other(x, metric))
 
 
-def test_large_input_takes_the_tiles_and_finds_the_same():
+def test_retrieval__large_input_takes_the_tiles_and_finds_the_same():
     x = np.random.default_rng(0).standard_normal((_other.TILES_FROM + 77, 8)).astype(np.float32)
     x[5::1000] = x[4]  # duplicates far apart
     unit = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
@@ -82,7 +82,7 @@ def tied_rows(draw):
 
 
 @given(tied_rows(), st.sampled_from(["cosine", "euclidean"]), st.booleans(), st.booleans())
-def test_ties_go_to_the_lower_index(x, metric, tiles, crowds):
+def test_retrieval__ties_go_to_the_lower_index(x, metric, tiles, crowds):
     with pytest.MonkeyPatch.context() as patch:
         if tiles:
             patch.setattr(_other, "TILE", 8)
@@ -96,7 +96,7 @@ def test_ties_go_to_the_lower_index(x, metric, tiles, crowds):
 
 
 @given(tied_rows(), tied_rows(), st.sampled_from(["cosine", "euclidean"]), st.data())
-def test_k_nearest_sets_with_ties(x, q, metric, data):
+def test_retrieval__k_nearest_sets_with_ties(x, q, metric, data):
     d = min(x.shape[1], q.shape[1])
     x, q = x[:, :d], q[:, :d]
     x, q = x[x.any(1)], q[q.any(1)]
@@ -115,7 +115,7 @@ def test_k_nearest_sets_with_ties(x, q, metric, data):
     assert np.allclose(distances(refs, queries, found), away, atol=1e-12)
 
 
-def test_duplicates_tie_exactly_wherever_they_stand(road):
+def test_retrieval__duplicates_tie_exactly_wherever_they_stand(road):
     """Equal rows can get unequal products from BLAS at block borders; the lower index must win all the same."""
     rng = np.random.default_rng(1)
     base = rng.standard_normal((9, 301)).astype(np.float32)
@@ -124,7 +124,7 @@ def test_duplicates_tie_exactly_wherever_they_stand(road):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_a_network_that_says_one_thing(road, metric):
+def test_retrieval__a_network_that_says_one_thing(road, metric):
     same = np.full((500, 70), 0.3, np.float32)
     assert np.array_equal(nearest_other(prepare_points(same, metric)), [1] + [0] * 499)
     nearly = same + 1e-6 * np.random.default_rng(0).standard_normal(same.shape).astype(np.float32)
@@ -135,7 +135,7 @@ def test_a_network_that_says_one_thing(road, metric):
 
 @pytest.mark.parametrize("factor", [1e-200, 1e-30, 1.0, 1e30, 1e200])
 @pytest.mark.parametrize("offset", [0.0, 1e5])
-def test_size_and_place_do_not_matter(factor, offset):
+def test_retrieval__size_and_place_do_not_matter(factor, offset):
     x = np.random.default_rng(3).standard_normal((120, 20))
     assert np.array_equal(nearest_other(prepare_points(x * factor)), brute_other(x, "cosine"))
     if abs(np.log10(factor)) < 100:
@@ -143,7 +143,7 @@ def test_size_and_place_do_not_matter(factor, offset):
         assert np.array_equal(nearest_other(prepare_points(moved, "euclidean")), brute_other(moved, "euclidean"))
 
 
-def test_one_far_row_does_not_disturb_the_others():
+def test_retrieval__one_far_row_does_not_disturb_the_others():
     x = np.random.default_rng(4).standard_normal((80, 6))
     x[7] *= 1e12
     assert np.array_equal(nearest_other(prepare_points(x, "euclidean")), brute_other(x, "euclidean"))
@@ -154,7 +154,7 @@ def test_one_far_row_does_not_disturb_the_others():
     assert np.array_equal(np.sort(found[:7]), np.sort(order[:7]))
 
 
-def test_result_does_not_depend_on_threads_or_blocks(monkeypatch):
+def test_retrieval__result_does_not_depend_on_threads_or_blocks(monkeypatch):
     rng = np.random.default_rng(5)
     x = np.round(rng.standard_normal((700, 12)), 1).astype(np.float32)
     x[300:] = x[:400]
@@ -169,7 +169,7 @@ def test_result_does_not_depend_on_threads_or_blocks(monkeypatch):
         assert np.array_equal(other, results[0][0]) and np.array_equal(sets, results[0][1])
 
 
-def test_half_precision_and_files_on_disk(tmp_path):
+def test_retrieved__half_precision_and_files_on_disk(tmp_path):
     x = np.random.default_rng(6).standard_normal((150, 16)).astype(np.float16)
     np.save(tmp_path / "e.npy", x)
     mapped = np.load(tmp_path / "e.npy", mmap_mode="r")
@@ -177,7 +177,7 @@ def test_half_precision_and_files_on_disk(tmp_path):
     assert np.array_equal(retrieved(mapped, labels), labels[brute_other(x, "cosine")] == labels)
 
 
-def test_recall_is_a_share_and_r_auroc_ranks_wrong_above_right():
+def test_r_auroc__recall_is_a_share_and_r_auroc_ranks_wrong_above_right():
     rng = np.random.default_rng(7)
     x, labels, u = rng.standard_normal((200, 3)), rng.integers(0, 4, 200), rng.integers(0, 9, 200)
     right = labels[brute_other(x, "cosine")] == labels
@@ -187,7 +187,7 @@ def test_recall_is_a_share_and_r_auroc_ranks_wrong_above_right():
     assert recall_at_1(x, labels.astype(str)) == right.mean()
 
 
-def test_reference_recall():
+def test_recall_at_1__reference_recall():
     ref, said = load("url_recall_rauroc"), note("url_recall_rauroc")["report"]
     x, labels, u = ref["features"], ref["labels"], ref["unc"]
     right = retrieved(x, labels)
@@ -198,7 +198,7 @@ def test_reference_recall():
     assert r_auroc(x, labels, u) == pytest.approx(float(ref["rauroc"]), abs=1e-7)  # torchmetrics, float32
 
 
-def test_reference_r_auroc_of_scores_on_other_scales():
+def test_r_auroc__reference_r_auroc_of_scores_on_other_scales():
     ref = load("url_recall_rauroc")
     names = ("unc_x40", "unc_x40_minus400", "unc_x1e-6", "unc_rounded")
     for name, (torchmetrics, sklearn) in zip(names, ref["rauroc_variants_tm_sk"], strict=True):
@@ -210,14 +210,14 @@ def test_reference_r_auroc_of_scores_on_other_scales():
             assert abs(ours - torchmetrics) > 1e-3
 
 
-def test_reference_duplicates_do_not_find_themselves():
+def test_recall_at_1__reference_duplicates_do_not_find_themselves():
     ref = load("url_recall_rauroc")
     # faiss and matmul took the second of the list, which is the query itself when its duplicate is listed first.
     assert np.array_equal(ref["dup_recall_faiss_matmul"], [0.5, 0.5])
     assert recall_at_1(ref["dup_features"], ref["dup_labels"]) == 0
 
 
-def test_undefined_and_bad_input():
+def test_recall_at_1__undefined_and_bad_input():
     x, labels = np.eye(4), np.array([0, 0, 1, 1])
     with pytest.raises(Undefined, match="single row"):
         recall_at_1(x[:1], labels[:1])

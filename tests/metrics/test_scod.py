@@ -27,7 +27,7 @@ def copies(u, wrong, u_out, share):
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.75])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_weight_is_a_number_of_copies(share, seed):
+def test_augrc__a_weight_is_a_number_of_copies(share, seed):
     u, wrong, u_out = case(seed=seed)
     rows, failed = copies(u, wrong, u_out, share)
     assert scod_aurc(u, wrong, u_out, share) == pytest.approx(aurc(rows, failed), abs=1e-12)
@@ -36,7 +36,7 @@ def test_a_weight_is_a_number_of_copies(share, seed):
     assert ranking.positives / ranking.n == pytest.approx(share + (1 - share) * wrong.mean())
 
 
-def test_at_the_share_that_the_rows_have_it_is_the_plain_metric():
+def test_augrc__at_the_share_that_the_rows_have_it_is_the_plain_metric():
     u, wrong, u_out = case(60, 20)
     rows, failed = np.concatenate([u, u_out]), np.concatenate([wrong, np.ones(20, bool)])
     assert scod_aurc(u, wrong, u_out, 0.25) == aurc(rows, failed)
@@ -44,7 +44,7 @@ def test_at_the_share_that_the_rows_have_it_is_the_plain_metric():
     assert scod_augrc(u, wrong, u_out, 0.5) != augrc(rows, failed)  # the share matters
 
 
-def test_augrc_is_a_weighted_auroc_of_failures():
+def test_auroc__augrc_is_a_weighted_auroc_of_failures():
     """AUGRC = (1 − AUROC)·acc·(1 − acc) + (1 − acc)²/2 for many rows: Traub et al. 2024."""
     u, wrong, u_out = case(2000, 1500)
     ranking = Mixture(u, wrong, u_out, 0.3).ranking()
@@ -53,7 +53,7 @@ def test_augrc_is_a_weighted_auroc_of_failures():
     assert scod_augrc(u, wrong, u_out, 0.3) == pytest.approx(expected, rel=1e-3)
 
 
-def test_counts_of_a_resample_are_repeated_rows(rng):
+def test_aurc__counts_of_a_resample_are_repeated_rows(rng):
     u, wrong, u_out = case()
     counts = np.concatenate([rng.multinomial(40, np.ones(40) / 40), rng.multinomial(30, np.ones(30) / 30)])
     own, others = np.repeat(np.arange(40), counts[:40]), np.repeat(np.arange(30), counts[40:])
@@ -61,7 +61,7 @@ def test_counts_of_a_resample_are_repeated_rows(rng):
     assert aurc(resampled) == pytest.approx(scod_aurc(u[own], wrong[own], u_out[others], 0.4), abs=1e-12)
 
 
-def test_cost_by_every_threshold():
+def test_scod_cost__cost_by_every_threshold():
     u, wrong, u_out = case()
     rows, failed = copies(u, wrong, u_out, 0.2)
     for price in (0.05, 0.1, 0.3, 0.9):
@@ -78,14 +78,14 @@ def test_cost_curve_lies_between_perfect_and_blind():
     np.testing.assert_allclose(cost_curve(wrong.astype(float), wrong)[1], prices * wrong.mean())
 
 
-def test_naurc_is_what_raulc_leaves():
+def test_raulc__naurc_is_what_raulc_leaves():
     u, wrong, _ = case()
     assert naurc(u, wrong) == pytest.approx(1 - raulc(u, wrong), abs=1e-12)
     assert naurc(wrong.astype(float), wrong) == pytest.approx(0, abs=1e-12)
     assert naurc(np.zeros(40), wrong) == pytest.approx(1, abs=1e-12)
 
 
-def test_many_rows_and_odd_shares_do_not_overflow(rng):
+def test_scod_augrc__many_rows_and_odd_shares_do_not_overflow(rng):
     u, wrong, u_out = rng.normal(size=50_000), rng.random(50_000) < 0.1, rng.normal(size=49_999)
     exact = scod_augrc(u, wrong, u_out, 0.3)
     assert scod_augrc(u, wrong, u_out, 0.3000001) == pytest.approx(exact, rel=1e-5)
@@ -94,6 +94,6 @@ def test_many_rows_and_odd_shares_do_not_overflow(rng):
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 2, "x"])
-def test_a_mixture_needs_both_kinds(share):
+def test_scod_aurc__a_mixture_needs_both_kinds(share):
     with pytest.raises(BadInput, match="share"):
         scod_aurc(*case(), share)

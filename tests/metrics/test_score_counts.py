@@ -54,14 +54,14 @@ def test_ranking_metrics_of_shards_are_those_of_all_rows(cuts, decimals):
             assert counts.bound(metric.function) == 0
 
 
-def test_minus_zero_is_zero_and_float16_is_exact():
+def test_score_counts__minus_zero_is_zero_and_float16_is_exact():
     u = np.array([-0.0, 0.0, -1.5, 2.0], np.float16)
     counts = ScoreCounts.count(u, [0, 1, 0, 1])
     assert counts.rows.tolist() == [[1, 0], [1, 1], [0, 1]]
     assert counts.ranking().values.tolist() == [-1.5, 0.0, 2.0]
 
 
-def test_more_scores_than_there_is_room_for_lose_their_last_digits_alone(monkeypatch):
+def test_score_counts__more_scores_than_there_is_room_for_lose_their_last_digits_alone(monkeypatch):
     u, wrong = rows()
     exact = {metric: metric(u, wrong) for metric in (auroc, aurc, augrc)}
     found = {}
@@ -78,13 +78,13 @@ def test_more_scores_than_there_is_room_for_lose_their_last_digits_alone(monkeyp
 
 @settings(max_examples=100)
 @given(some(FULL | CLOSE, np.float32), MOST)
-def test_float32_counts_stay_inside_their_bound(case, most):
+def test_score_counts__float32_counts_stay_inside_their_bound(case, most):
     check_bound(*case, most)
 
 
 @settings(max_examples=60)
 @given(some(CLOSE | st.sampled_from([1 + 1e-9, 1 + 2e-9, 1.0]), np.float64), MOST)
-def test_float64_counts_stay_inside_their_bound(case, most):
+def test_score_counts__float64_counts_stay_inside_their_bound(case, most):
     check_bound(*case, most)
 
 
@@ -104,7 +104,7 @@ def check_bound(u, wrong, most):
             assert counts.digits or (bound == 0 and close == exact), metric.name
 
 
-def test_the_bound_is_reached():
+def test_e_aurc__the_bound_is_reached():
     """Two rows in one key: the counts say tied, the scores say in order, or inverted."""
     u = np.array([1, 1 + 2.0**-20], np.float32)
     for wrong in ([False, True], [True, False]):
@@ -114,7 +114,7 @@ def test_the_bound_is_reached():
         assert e_aurc(counts.ranking()) == pytest.approx(counts.bound(e_aurc))
 
 
-def test_wrong_rows_alone_in_a_key_still_hide_thresholds():
+def test_sac__wrong_rows_alone_in_a_key_still_hide_thresholds():
     u = np.array([0, 0, 0, 0, 1, 1 + 2.0**-20], np.float32)
     wrong = np.array([False] * 4 + [True, True])
     counts = ScoreCounts.count(u, wrong, 2)
@@ -124,21 +124,21 @@ def test_wrong_rows_alone_in_a_key_still_hide_thresholds():
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float64, bool])
-def test_whole_numbers_and_truth_values_are_scores_too(dtype):
+def test_score_counts__whole_numbers_and_truth_values_are_scores_too(dtype):
     u, wrong = np.array([0, 1, 1, 0, 1], dtype), [0, 1, 1, 0, 0]
     assert auroc(ScoreCounts.count(u, wrong).ranking()) == auroc(u, wrong)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("order", [">", "<"])
-def test_the_byte_order_does_not_matter(dtype, order):
+def test_score_counts__the_byte_order_does_not_matter(dtype, order):
     u, wrong = rows()
     ours = ScoreCounts.count(u.astype(dtype), wrong)
     foreign = ScoreCounts.count(u.astype(dtype).astype(np.dtype(dtype).newbyteorder(order)), wrong)
     assert np.array_equal(foreign.keys, ours.keys) and np.array_equal(foreign.rows, ours.rows)
 
 
-def test_where_shards_are_cut_does_not_matter(monkeypatch):
+def test_score_counts__where_shards_are_cut_does_not_matter(monkeypatch):
     monkeypatch.setattr(module, "MAX_SCORES", 100)
     u, wrong = rows()
     whole = ScoreCounts.count(u, wrong)
@@ -148,7 +148,7 @@ def test_where_shards_are_cut_does_not_matter(monkeypatch):
         assert np.array_equal(made.keys, whole.keys) and np.array_equal(made.rows, whole.rows)
 
 
-def test_rows_of_two_sets_are_counted_against_each_other():
+def test_score_counts__rows_of_two_sets_are_counted_against_each_other():
     (u, wrong), (v, other) = rows(), rows(500, seed=1)
     both = ScoreCounts.count(u, wrong).against(ScoreCounts.count(v, other)).ranking()
     out = np.repeat([False, True], [3000, 500])
@@ -158,17 +158,17 @@ def test_rows_of_two_sets_are_counted_against_each_other():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -np.nan])
-def test_scores_must_be_finite(dtype, value):
+def test_score_counts__scores_must_be_finite(dtype, value):
     with pytest.raises(BadInput, match=r"in row 1;.*finite number"):
         ScoreCounts.count(np.array([0, value, 1], dtype), [0, 1, 1])
 
 
-def test_what_is_no_score_is_refused():
+def test_score_counts__what_is_no_score_is_refused():
     with pytest.raises(BadInput, match="u has 1 rows, wrong has 2"):
         ScoreCounts.count([1.0], [0, 1])
 
 
-def test_gaps_of_shards_add_up_to_those_of_all_rows():
+def test_ece_gaps__gaps_of_shards_add_up_to_those_of_all_rows():
     rng = np.random.default_rng(0)
     probs, labels = rng.dirichlet(np.ones(5), 999), rng.integers(0, 5, 999)
     whole = metrics.outcomes(probs, labels)

@@ -26,7 +26,7 @@ def brute(predicted, labels, classes, void):
     st.sampled_from([255, 2]),
     st.sampled_from([3, 1000]),
 )
-def test_equal_to_its_definition(pixels, void, at_once):
+def test_miou__equal_to_its_definition(pixels, void, at_once):
     predicted, labels = np.array(pixels).T
     if void != 255:
         labels[labels == 255] = void
@@ -41,7 +41,7 @@ def test_equal_to_its_definition(pixels, void, at_once):
         assert miou(predicted, labels, 5, void) == pytest.approx(brute(predicted, labels, 5, void), abs=1e-15)
 
 
-def test_images_and_scikit_learn():
+def test_miou__images_and_scikit_learn():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 19, (2, 40, 50)).astype(np.uint8)
     predicted = np.where(rng.random(labels.shape) < 0.7, labels, rng.integers(0, 19, labels.shape)).astype(np.int16)
@@ -54,11 +54,11 @@ def test_images_and_scikit_learn():
     assert miou(predicted, holes, 19, void=255) == miou(predicted[:, 10:], labels[:, 10:], 19)
 
 
-def test_a_class_that_is_only_predicted_counts():
+def test_miou__a_class_that_is_only_predicted_counts():
     assert miou([0, 1], [0, 0], 2) == 0.25
 
 
-def test_bad_input():
+def test_miou__bad_input():
     for bad, message in [
         (lambda: miou([0, 1], [0], 2), "predicted has shape \\(2,\\), labels has \\(1,\\)"),
         (lambda: miou([0, 2], [0, 1], 2), "predicted contains 2, but there are 2 classes"),
@@ -86,6 +86,6 @@ def test_bad_input():
         (([np.inf], [0], 2), "whole numbers"),
     ],
 )
-def test_odd_arguments_are_one_sentence(arguments, sentence):
+def test_miou__odd_arguments_are_one_sentence(arguments, sentence):
     with pytest.raises(BadInput, match=sentence):
         miou(*arguments)

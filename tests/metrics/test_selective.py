@@ -55,7 +55,7 @@ def brute_aurc(u, wrong):
 
 @settings(max_examples=40)
 @given(rows(6))
-def test_ties_are_averaged_over_all_orders(case):
+def test_risk_coverage__ties_are_averaged_over_all_orders(case):
     """Every order of the rows, sorted stably: the mean over orders is what nescio reports for each of them."""
     u, wrong = case
     curves = []
@@ -69,7 +69,7 @@ def test_ties_are_averaged_over_all_orders(case):
 
 
 @given(rows(40))
-def test_areas_are_means_over_the_steps(case):
+def test_augrc__areas_are_means_over_the_steps(case):
     u, wrong = case
     n, errors = len(u), errors_by_rows(u, wrong)
     assert aurc(u, wrong) == pytest.approx(brute_aurc(u, wrong), abs=1e-14)
@@ -82,7 +82,7 @@ def test_areas_are_means_over_the_steps(case):
 
 
 @given(rows(40))
-def test_lift(case):
+def test_raulc__lift(case):
     u, wrong = case
     if wrong.all():
         for metric in (aulc, raulc):
@@ -123,7 +123,7 @@ def test_selective_risk_at_its_own_coverages_is_the_curve(case):
 
 
 @given(rows(40), st.lists(DECIMALS, min_size=1, max_size=5))
-def test_aurc_over_is_the_mean_of_selective_risks(case, coverages):
+def test_selective_risk__aurc_over_is_the_mean_of_selective_risks(case, coverages):
     u, wrong = case
     mean = np.mean([selective_risk(u, wrong, c) for c in coverages])
     assert aurc_over(u, wrong, coverages) == pytest.approx(mean, abs=1e-15)
@@ -156,14 +156,14 @@ def test_sac_compares_whole_numbers():
     assert sac(r, accuracy=0.999999) == 1.0 and sac(r, accuracy="0.99999900000000000001") == 0.0
 
 
-def test_a_mistake_at_the_start_does_not_end_sac():
+def test_sac__a_mistake_at_the_start_does_not_end_sac():
     wrong = np.arange(1000) == 0
     assert sac(np.arange(1000), wrong, 0.99) == 1.0
     assert sac(np.arange(1000), ~wrong, 0.99) == 0.001
 
 
 @pytest.mark.parametrize("n", [1, 2, 50, 1000])
-def test_all_right_and_all_wrong(n):
+def test_augrc__all_right_and_all_wrong(n):
     u = np.random.default_rng(n).normal(size=n)
     right, wrong = np.zeros(n, bool), np.ones(n, bool)
     for metric in (aurc, augrc, e_aurc, selective_risk, aurc_over):
@@ -179,7 +179,7 @@ def test_all_right_and_all_wrong(n):
 
 
 @given(st.integers(1, 300), st.integers(1, 300))
-def test_constant_and_perfect_scores_are_exact(rights, wrongs):
+def test_raulc__constant_and_perfect_scores_are_exact(rights, wrongs):
     wrong = np.arange(rights + wrongs) >= rights
     n, r = rights + wrongs, wrongs / (rights + wrongs)
     assert raulc(np.full(n, 7.5), wrong) == 0.0
@@ -200,7 +200,7 @@ def test_augrc_follows_from_auroc_and_the_error_rate():
 
 
 @pytest.mark.parametrize("n", [10**5, 10**6])
-def test_large_inputs_lose_no_digits(n):
+def test_risk_coverage__large_inputs_lose_no_digits(n):
     rng = np.random.default_rng(n)
     u = rng.random(n)
     wrong = rng.random(n) < u
@@ -248,7 +248,7 @@ def check_ece(case, expected_equal):
         assert case[f"{original}_mce15"] > case[f"{original}_ece15"]
 
 
-def test_galil_all_correct():
+def test_ece__galil_all_correct():
     case = Case("galil_all_correct")
     u, wrong = -case["confidence"], case["correct"] == 0
     check_ece(case, expected_equal=True)
@@ -267,7 +267,7 @@ def test_galil_all_correct():
     case.finish()
 
 
-def test_galil_all_wrong():
+def test_ece__galil_all_wrong():
     case = Case("galil_all_wrong")
     u, wrong = -case["confidence"], case["correct"] == 0
     check_ece(case, expected_equal=True)
@@ -294,7 +294,7 @@ def bracket(u, wrong, metric):
 
 
 @pytest.mark.parametrize("name", ["galil_bin_edges", "galil_ties"])
-def test_galil_with_ties(name):
+def test_ece__galil_with_ties(name):
     case = Case(name)
     u, wrong = -case["confidence"], case["correct"] == 0
     check_ece(case, expected_equal=name == "galil_ties")  # the original drops confidence 0, which lies on an edge
@@ -328,7 +328,7 @@ def test_galil_with_ties(name):
     case.finish()
 
 
-def test_galil_sac_start_index():
+def test_sac__galil_sac_start_index():
     case = Case("galil_sac_startindex")
     u, wrong = -case["confidence"], case["correct"] == 0
     assert risk_coverage(u, wrong)[1] == pytest.approx(1 - case["cummean_accuracy"], abs=1e-12)
@@ -351,7 +351,7 @@ def many(risk, perfect=False, n=10**9):
     return Ranking.from_groups([0], [n], [wrong])
 
 
-def test_investment_example():
+def test_ranking__investment_example():
     """Model A: 95 % right, always 0.95 sure. Model B: 40 % right, 0.6 sure when right and 0.4 when wrong."""
     case = Case("closed_galil_examples")
     for model, (accuracy, auroc_exact) in {"A": (0.95, 0.5), "B": (0.4, 1.0)}.items():
@@ -399,7 +399,7 @@ def test_investment_example():
     case.finish()
 
 
-def test_investment_example_sac():
+def test_sac__investment_example_sac():
     """No threshold separates the rows of A; B keeps exactly its right answers. The original cuts inside the ties."""
     case, original = load("closed_galil_examples"), note("closed_galil_examples")["sac_code"]
     for accuracy in (0.96, 0.99):
@@ -408,7 +408,7 @@ def test_investment_example_sac():
             assert ours == exact != original[f"{model}_sac{accuracy}"]
 
 
-def test_pract_aulc():
+def test_aulc__pract_aulc():
     """Postels et al.'s lift areas; under ties theirs depend on the order of the rows."""
     case = Case("pract_aulc")
     for name in ("random", "ties", "const", "all_correct", "all_wrong", "perfect", "worst", "n4"):
@@ -459,12 +459,12 @@ def test_pract_aulc():
         (lambda: risk_coverage([1], [0, 1]), "u has 1 rows, wrong has 2"),
     ],
 )
-def test_bad_input_is_told_in_a_sentence(call, words):
+def test_selective_risk__bad_input_is_told_in_a_sentence(call, words):
     with pytest.raises(BadInput, match=words):
         call()
 
 
-def test_computed_coverages_mean_the_rows_of_the_decimal():
+def test_row_count__computed_coverages_mean_the_rows_of_the_decimal():
     for n in [*range(1, 200), 1000, 4999, 50_000, 10**7]:
         for steps in (5, 10, 20, 100):
             meant = [-(-i * n // steps) for i in range(1, steps + 1)]
@@ -478,7 +478,7 @@ def test_computed_coverages_mean_the_rows_of_the_decimal():
     assert aurc_over(u, wrong, np.linspace(0.1, 1, 10)) == aurc_over(u, wrong)
 
 
-def test_a_coverage_above_nothing_keeps_a_row_and_decimals_are_exact():
+def test_row_count__a_coverage_above_nothing_keeps_a_row_and_decimals_are_exact():
     assert row_count(1e-17, 10, "coverage") == row_count(5e-324, 10**7, "coverage") == 1 and row_count(0, 10, "c") == 0
     assert (
         row_count(0.3000001, 10, "c") == 4 and row_count(0.30000000001, 10, "c") == 4 and row_count(0.3, 11, "c") == 4
@@ -486,6 +486,6 @@ def test_a_coverage_above_nothing_keeps_a_row_and_decimals_are_exact():
     assert all(row_count(i / n, n, "c") == i for n in (3, 7, 49, 10**7 + 19) for i in range(1, min(n, 1000)))
 
 
-def test_coverages_that_are_one_number_are_refused():
+def test_aurc_over__coverages_that_are_one_number_are_refused():
     with pytest.raises(BadInput, match="give several shares"):
         aurc_over([1, 2], [0, 1], 0.5)

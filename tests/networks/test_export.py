@@ -86,7 +86,7 @@ def wanted(images, rule, times=1.0, draws=0):
 
 @pytest.mark.parametrize("measure", ["msp", "entropy"])
 @pytest.mark.parametrize("draws", [0, 3])
-def test_saturated_answers_keep_their_order(measure, draws):
+def test_calibrated_predictions__saturated_answers_keep_their_order(measure, draws):
     """Plain float32 gives a probability of one and an uncertainty of zero to most of these rows."""
     images = sure_images(500)
     z = images.reshape(500, -1) * 0.35
@@ -103,7 +103,7 @@ def test_saturated_answers_keep_their_order(measure, draws):
     assert (np.diff(found[order])[apart] > 0).all()
 
 
-def test_the_answer_of_two_equal_logits_and_of_two_that_rounding_would_tie():
+def test_calibrated_predictions__the_answer_of_two_equal_logits_and_of_two_that_rounding_would_tie():
     top, probability, doubt, _ = calibrated_predictions(torch.tensor([[1.0, 1.0, 0.0]]), 1.0)
     assert (
         top == 0
@@ -114,7 +114,7 @@ def test_the_answer_of_two_equal_logits_and_of_two_that_rounding_would_tie():
     assert calibrated_predictions(close, 50.0)[0] == 1
 
 
-def test_uniform_answers_and_one_class_of_certainty():
+def test_calibrated_predictions__uniform_answers_and_one_class_of_certainty():
     _, probability, doubt, entropy = calibrated_predictions(torch.zeros(1, 1000))
     assert probability[0] == pytest.approx(0.001) and doubt[0] == pytest.approx(0.999)
     assert entropy[0] == pytest.approx(np.log(1000), rel=1e-6)
@@ -122,7 +122,7 @@ def test_uniform_answers_and_one_class_of_certainty():
     assert probability[0] == 1 and doubt[0] == 0 and entropy[0] == 0  # e^-500 is below every float32
 
 
-def test_the_threshold_itself_is_answered():
+def test_abstaining_classifier__the_threshold_itself_is_answered():
     """A threshold is the u of a row; it must not be rounded to below that row."""
     for value in (0.1, 0.3, 1e-7, 0.123456789012345):
         assert np.float32(AbstainingClassifier(pixels(), AbstentionRule(value)).threshold) >= value
@@ -134,7 +134,7 @@ def test_the_threshold_itself_is_answered():
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(("measure", "draws"), [("entropy", 0), ("msp", 2)])
-def test_the_file_says_what_the_measures_say(tmp_path, ending, measure, draws):
+def test_load__the_file_says_what_the_measures_say(tmp_path, ending, measure, draws):
     images = images_of(300)
     rule = AbstentionRule(0.0, 2.0, measure)
     u, probability, predicted = wanted(images, rule, 0.05, draws)
@@ -155,7 +155,7 @@ def test_the_file_says_what_the_measures_say(tmp_path, ending, measure, draws):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_saturation_survives_the_file(tmp_path, ending):
+def test_load__saturation_survives_the_file(tmp_path, ending):
     images = sure_images(200)
     rule = AbstentionRule(1e-20, 1.0, "entropy")
     run, _ = load(export(pixels(0.3), rule, tmp_path / f"file.{ending}").path)
@@ -172,7 +172,7 @@ class Broken(nn.Module):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_what_is_no_number_abstains(tmp_path, ending):
+def test_load__what_is_no_number_abstains(tmp_path, ending):
     broken = ExportableNetwork(Broken(), (0.0,), (1 / 255,), (3, 3), 9)
     run, _ = load(export(broken, AbstentionRule(0.88), tmp_path / f"file.{ending}").path)
     images = images_of(3)
@@ -181,7 +181,7 @@ def test_what_is_no_number_abstains(tmp_path, ending):
 
 
 @needs_onnx
-def test_one_file_with_names_and_metadata_that_refuses_other_images(tmp_path):
+def test_load__one_file_with_names_and_metadata_that_refuses_other_images(tmp_path):
     made = export(pixels(), AbstentionRule(0.5), tmp_path / "deep" / "file.onnx")
     assert [each.name for each in made.path.parent.iterdir()] == ["file.onnx"]
     session = onnxruntime.InferenceSession(str(made.path))
@@ -198,7 +198,7 @@ def test_one_file_with_names_and_metadata_that_refuses_other_images(tmp_path):
 
 
 @needs_onnx
-def test_reading_a_file_writes_nothing_into_the_home_folder(tmp_path):
+def test_export__reading_a_file_writes_nothing_into_the_home_folder(tmp_path):
     """Releases of onnxruntime from 2026 on write an identifier there when they are imported, and send it."""
     made, home = export(pixels(), AbstentionRule(0.5), tmp_path / "file.onnx"), tmp_path / "home"
     home.mkdir()
@@ -221,7 +221,7 @@ class Attention(nn.Module):
 
 
 @needs_onnx
-def test_attention_of_five_dimensions_is_written_out(tmp_path):
+def test_load__attention_of_five_dimensions_is_written_out(tmp_path):
     network = Attention()
     classifier = ExportableNetwork(network, mean=(0.0,), std=(1.0,), shape=(3, 3), classes=9)
     images = torch.from_numpy(images_of(5))
@@ -231,7 +231,7 @@ def test_attention_of_five_dimensions_is_written_out(tmp_path):
     assert np.allclose(run(images.numpy())["probability"], said, atol=1e-5)
 
 
-def test_images_that_are_no_squares(tmp_path):
+def test_load__images_that_are_no_squares(tmp_path):
     """The file of a network that was trained on 6 × 10 pixels takes those."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (60, 6, 10), np.uint8), np.arange(60) % 3
@@ -270,7 +270,7 @@ class Branching(nn.Module):
         return x.flatten(1) if x.sum().item() > 3.7 else -x.flatten(1)
 
 
-def test_draws_cannot_be_exported(tmp_path):
+def test_export__draws_cannot_be_exported(tmp_path):
     drawing = ExportableNetwork(Drawing(), (0.0,), (1.0,), (3, 3), 9)
     with pytest.raises(BadInput, match="without draws"):
         export(drawing, AbstentionRule(0.5), tmp_path / "file.pt2")
@@ -278,7 +278,7 @@ def test_draws_cannot_be_exported(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_network_that_cannot_be_traced_is_a_sentence_and_leaves_no_file(tmp_path, capfd, ending):
+def test_export__a_network_that_cannot_be_traced_is_a_sentence_and_leaves_no_file(tmp_path, capfd, ending):
     with pytest.raises(NotExportable, match="data-dependent") as said:
         export(
             ExportableNetwork(Branching(), (0.0,), (1.0,), (3, 3), 9), AbstentionRule(0.5), tmp_path / f"file.{ending}"
@@ -293,13 +293,13 @@ class Silent(nn.Module):
 
 
 @pytest.mark.parametrize(("network", "classes"), [(Silent(), 9), (Pixels(), 10)])
-def test_what_does_not_answer_with_classes_is_refused(tmp_path, network, classes):
+def test_export__what_does_not_answer_with_classes_is_refused(tmp_path, network, classes):
     with pytest.raises(BadInput, match=f"each of {classes} classes"):
         export(ExportableNetwork(network, (0.0,), (1.0,), (3, 3), classes), AbstentionRule(0.5), tmp_path / "file.pt2")
 
 
 @pytest.mark.parametrize("name", ["mimo", "mixup", "oc"])
-def test_methods_with_draws_or_scores_of_their_own(tmp_path, name):
+def test_load__methods_with_draws_or_scores_of_their_own(tmp_path, name):
     """Several fixed draws are averaged; scores that only a dump has room for do not stand in the way."""
     from nescio.methods import registry
     from nescio.search import draw
@@ -329,7 +329,7 @@ def test_methods_with_draws_or_scores_of_their_own(tmp_path, name):
     np.testing.assert_array_equal(said["abstain"], 1 - probs.max(1) > 0.88)
 
 
-def test_a_file_that_answers_otherwise_is_not_kept(tmp_path, monkeypatch):
+def test_export__a_file_that_answers_otherwise_is_not_kept(tmp_path, monkeypatch):
     real = WRITERS[".pt2"]
 
     def spoil(module, images, file, about):
@@ -341,7 +341,7 @@ def test_a_file_that_answers_otherwise_is_not_kept(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_packages_a_sentence_says_what_to_do(tmp_path, monkeypatch):
+def test_load__without_the_packages_a_sentence_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("nescio.networks.export.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"nescio\[export\].*pt2"):
         export(pixels(), AbstentionRule(0.5), tmp_path / "file.onnx")
@@ -350,18 +350,18 @@ def test_without_the_packages_a_sentence_says_what_to_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("measure", ["mutual_information", "native", "mc-dropout", "nonsense"])
-def test_measures_that_need_more_than_one_answer_are_refused(measure):
+def test_export__measures_that_need_more_than_one_answer_are_refused(measure):
     with pytest.raises(BadInput, match="without draws"):
         AbstentionRule(0.5, 1.0, measure)
 
 
 @pytest.mark.parametrize(("threshold", "temperature"), [(np.nan, 1.0), (np.inf, 1.0), (0.5, 0.0), (0.5, np.nan)])
-def test_bad_rules(threshold, temperature):
+def test_abstention_rule__bad_rules(threshold, temperature):
     with pytest.raises(BadInput):
         AbstentionRule(threshold, temperature)
 
 
-def test_rules_from_files(tmp_path):
+def test_threshold_file__rules_from_files(tmp_path):
     promise = {"threshold": 0.25, "temperature": 1.5, "measure": "entropy", "risk": 0.05, "delta": 0.05, "classes": 4}
     file = tmp_path / "promise.json"
     file.write_text(json.dumps(promise))
@@ -394,7 +394,7 @@ def test_rules_from_files(tmp_path):
 @pytest.mark.parametrize(
     "odd", [{"n": -1}, {"errors": 11}, {"errors": 0.5}, {"accepted": 21}, {"accepted": "10"}, {"predictions": [1]}]
 )
-def test_a_promise_of_counts_that_cannot_be_is_refused(tmp_path, odd):
+def test_read_rule__a_promise_of_counts_that_cannot_be_is_refused(tmp_path, odd):
     promise = {"threshold": 0.25, "temperature": 1.5, "measure": "entropy", "errors": 2, "accepted": 10, "n": 20}
     (tmp_path / "promise.json").write_text(json.dumps(promise))
     assert read_rule(str(tmp_path / "promise.json"))[0] == AbstentionRule(0.25, 1.5, "entropy")
@@ -418,7 +418,7 @@ def test_a_promise_of_counts_that_cannot_be_is_refused(tmp_path, odd):
         (ThresholdFile("net", "abc", preprocessing={"view": {"size": 4}}), "another view"),
     ],
 )
-def test_a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
+def test_threshold_file__a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
     about = {"model": "net", "view": {"size": 3, "resize": None}}
     classifier = replace(pixels(), digest="abc", facts=about)
     if sentence is None:
@@ -428,7 +428,7 @@ def test_a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
             promise.check(classifier)
 
 
-def test_a_file_of_torch_refuses_images_that_are_not_bytes(tmp_path):
+def test_load__a_file_of_torch_refuses_images_that_are_not_bytes(tmp_path):
     """Images from 0 to 1, given to a network that divides by 255, are the commonest silent error."""
     read, _ = load(export(pixels(), AbstentionRule(0.5), tmp_path / "x.pt2").path)
     assert read(images_of(2))["class"].shape == (2,)
@@ -462,7 +462,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_from_the_promise_to_the_file(trained, capsys, tmp_path, ending):
+def test_load__from_the_promise_to_the_file(trained, capsys, tmp_path, ending):
     folder, key = trained
     promise, file = tmp_path / "promise.json", tmp_path / f"digits.{ending}"
     asked = ["--coverage", 0.6, "--measure", "entropy", "--val", folder / "val.npz", "--format", "json"]
@@ -505,7 +505,7 @@ def blobs(n, seed, relu=False):
 
 
 @pytest.mark.parametrize("measure", measures.PORTABLE)
-def test_a_fitted_score_as_a_network_is_the_one_of_the_library(measure, tmp_path):
+def test_score_network__a_fitted_score_as_a_network_is_the_one_of_the_library(measure, tmp_path):
     relu = measure in ("react", "ash", "scale", "dice")
     train, test = blobs(400, 0, relu), blobs(60, 1, relu)
     fitted = measures.fit(measure, train)
@@ -522,7 +522,7 @@ def test_a_fitted_score_as_a_network_is_the_one_of_the_library(measure, tmp_path
 
 @pytest.mark.parametrize("measure", measures.LOGIT_MEASURES)
 @pytest.mark.parametrize(("draws", "temperature"), [(1, 1.0), (3, 1.7)])
-def test_a_score_of_logits_is_the_one_of_the_library(measure, draws, temperature):
+def test_logit_score__a_score_of_logits_is_the_one_of_the_library(measure, draws, temperature):
     logits = 4 * np.random.default_rng(0).normal(size=(200, draws, 6)) * np.geomspace(0.01, 8, 200)[:, None, None]
     u = measures.uncertainty(measure, Temperature(temperature)(Predictions(logits=logits)))
     z = torch.tensor(logits[:, 0] if draws == 1 else logits)
@@ -530,7 +530,7 @@ def test_a_score_of_logits_is_the_one_of_the_library(measure, draws, temperature
     np.testing.assert_allclose(found, u, rtol=1e-4, atol=1e-6)
 
 
-def test_classes_without_a_logit_have_no_boundary():
+def test_score_network__classes_without_a_logit_have_no_boundary():
     train, test = blobs(400, 0), blobs(20, 1)
     logits = np.array(test.logits)
     logits[:10, 0, 1] = -np.inf
@@ -541,7 +541,7 @@ def test_classes_without_a_logit_have_no_boundary():
     np.testing.assert_allclose(found, u, rtol=1e-3)
 
 
-def test_few_rows_of_many_features_have_whole_whiteners():
+def test_score_network__few_rows_of_many_features_have_whole_whiteners():
     """Class Gaussians that are kept by their axes."""
     train, test = blobs(20, 0), blobs(30, 1)
     fitted = measures.fit("gmm", train)
@@ -550,7 +550,7 @@ def test_few_rows_of_many_features_have_whole_whiteners():
     np.testing.assert_allclose(found.numpy(), u, rtol=1e-2)
 
 
-def test_what_cannot_be_a_file_or_is_none_is_refused(tmp_path):
+def test_export__what_cannot_be_a_file_or_is_none_is_refused(tmp_path):
     with pytest.raises(BadInput, match="vmf_mixture"):
         measures.portable("vmf_mixture", None)
     with pytest.raises(BadInput, match="entropy"):
@@ -561,7 +561,9 @@ def test_what_cannot_be_a_file_or_is_none_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("measure", "ending"), [pytest.param("nnguide", "onnx", marks=needs_onnx), ("rmds", "pt2")])
-def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained, capsys, tmp_path, measure, ending):
+def test_load__a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(
+    trained, capsys, tmp_path, measure, ending
+):
     folder, key = trained
     promise, file, fitted = tmp_path / "promise.json", tmp_path / f"digits.{ending}", tmp_path / "score.safetensors"
     asked = [
@@ -595,7 +597,7 @@ def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained
     assert code == 2 and "score.safetensors" in err
 
 
-def test_a_fitted_measure_without_training_rows_names_the_option(trained, capsys):
+def test_export__a_fitted_measure_without_training_rows_names_the_option(trained, capsys):
     folder, _ = trained
     code, _, err = say(capsys, "threshold", folder / "test.npz", "--coverage", 0.6, "--measure", "nnguide")
     assert code == 2 and f"{shlex.quote(str(folder / 'test.npz'))} --coverage 0.6 --measure nnguide --train FILE" in err
@@ -605,7 +607,7 @@ def test_a_fitted_measure_without_training_rows_names_the_option(trained, capsys
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_learned_score_is_part_of_the_file(trained, capsys, tmp_path, ending):
+def test_load__a_learned_score_is_part_of_the_file(trained, capsys, tmp_path, ending):
     folder, key = trained
     dump, head, file = Predictions.load(folder / "test.npz"), tmp_path / "head.npz", tmp_path / f"digits.{ending}"
     order = loss_order(dump.embeddings.shape[1])
@@ -624,7 +626,7 @@ def test_a_learned_score_is_part_of_the_file(trained, capsys, tmp_path, ending):
     np.testing.assert_array_equal(said["abstain"][sure], (u > middle)[sure])
 
 
-def test_a_network_from_elsewhere_is_divided_before_its_last_layer(tmp_path):
+def test_split_classifier__a_network_from_elsewhere_is_divided_before_its_last_layer(tmp_path):
     plain = nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 9)).eval()
     x = torch.rand(4, 1, 3, 3)
     with torch.no_grad():
@@ -635,7 +637,7 @@ def test_a_network_from_elsewhere_is_divided_before_its_last_layer(tmp_path):
         SplitClassifier(nn.Sequential(nn.Flatten(), nn.ReLU()), 9)
 
 
-def test_a_learned_score_of_other_embeddings_is_refused(tmp_path):
+def test_export__a_learned_score_of_other_embeddings_is_refused(tmp_path):
     network = SplitClassifier(nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 9)), 9).eval()
     classifier = ExportableNetwork(network, (0.0,), (1.0,), (3, 3), 9, score=loss_order(6))
     with pytest.raises(BadInput, match="of 6 features"):
@@ -645,7 +647,7 @@ def test_a_learned_score_of_other_embeddings_is_refused(tmp_path):
             export(replace(classifier, score=given), AbstentionRule(0.5, 1.0, measure), tmp_path / "file.pt2")
 
 
-def test_a_promise_of_another_model_is_refused(trained, capsys, tmp_path):
+def test_export__a_promise_of_another_model_is_refused(trained, capsys, tmp_path):
     """The file names no model, so NAME=FILE does; one without a name is said to be unchecked."""
     folder, key = trained
     promise, words = tmp_path / "promise.json", ["--store", folder / "store", "--output", tmp_path / "digits.pt2"]
@@ -660,7 +662,7 @@ def test_a_promise_of_another_model_is_refused(trained, capsys, tmp_path):
         assert found == code and sentence in out + err and ("does not name" in out) == (not name)
 
 
-def test_a_flipped_bit_of_stored_weights_is_a_sentence(trained, capsys, tmp_path):
+def test_export__a_flipped_bit_of_stored_weights_is_a_sentence(trained, capsys, tmp_path):
     folder, key = trained
     copy = shutil.copytree(folder / "store", tmp_path / "store")
     file = copy / "train" / key / "weights.safetensors"
@@ -688,7 +690,7 @@ def checkpoints(tmp_path_factory):
 
 @needs_onnx
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
-def test_timm_in_onnxruntime_equals_timm_in_torch(checkpoints, capsys, tmp_path, monkeypatch, name):
+def test_load__timm_in_onnxruntime_equals_timm_in_torch(checkpoints, capsys, tmp_path, monkeypatch, name):
     import timm
 
     monkeypatch.chdir(tmp_path)
@@ -712,7 +714,7 @@ def test_timm_in_onnxruntime_equals_timm_in_torch(checkpoints, capsys, tmp_path,
         np.testing.assert_array_equal(said["abstain"], 1 - probs.max(1) > 0.9985)
 
 
-def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
+def test_train__sampling_methods_of_the_store_are_refused(tmp_path, capsys):
     words = ["--backbone", "mlp", "--epochs", "1", "--hparams", "mc_samples=2", "--store", str(tmp_path)]
     assert main(["train", "--method", "mc-dropout", *words]) == 0
     key = next(run.key for run in Store(tmp_path).runs() if run.state == "finished")
@@ -744,7 +746,7 @@ def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
         (("store:abc", "--threshold", "0.3"), "abc"),
     ],
 )
-def test_bad_input_is_one_sentence(checkpoints, capsys, tmp_path, monkeypatch, words, sentence):
+def test_export__bad_input_is_one_sentence(checkpoints, capsys, tmp_path, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.json").write_text(
         json.dumps({"threshold": 0.1, "temperature": 1.0, "measure": "msp", "classes": 10})
@@ -756,7 +758,7 @@ def test_bad_input_is_one_sentence(checkpoints, capsys, tmp_path, monkeypatch, w
     assert [each.name for each in tmp_path.iterdir()] == ["other.json"]
 
 
-def test_help_comes_without_torch():
+def test_export__help_comes_without_torch():
     code = (
         "import sys; from nescio.cli import main\n"
         "try: main(['export', '--help'])\nfinally: print('torch' in sys.modules)"
@@ -767,7 +769,7 @@ def test_help_comes_without_torch():
 
 @pytest.mark.slow
 @needs_onnx
-def test_a_published_network_on_real_images(tmp_path):
+def test_load__a_published_network_on_real_images(tmp_path):
     """EfficientNet-Lite0: the file abstains where the measures on the zoo's dump of the same images do."""
     from nescio.datasets import pixel_cache
     from nescio.datasets.image_set import ImageSet

@@ -111,7 +111,7 @@ def names_of(pair):
     return [name for name in (pair.model, pair.counterpart, pair.teacher) if name is not None]
 
 
-def test_every_name_of_timm_has_a_family(timm, weights, renamed):
+def test_family__every_name_of_timm_has_a_family(timm, weights, renamed):
     names = {*weights, *timm.list_models(), *renamed}
     for name in names:
         found = family(name)
@@ -120,13 +120,13 @@ def test_every_name_of_timm_has_a_family(timm, weights, renamed):
     assert len({family(name) for name in names}) < len(names) / 5
 
 
-def test_the_families_of_table_1_are_all_there(weights):
+def test_paper_name__the_families_of_table_1_are_all_there(weights):
     counts = Counter(paper_name(family(name)) for name in weights)
     assert not set(TABLE_1) - set(counts)
     assert {name: counts[name] for name in UNCHANGED} == {name: TABLE_1[name] for name in UNCHANGED}
 
 
-def test_every_family_begins_with_its_own_names(weights):
+def test_architecture__every_family_begins_with_its_own_names(weights):
     """A family that no name reaches would be a mistake in its expression, or hidden by one before it."""
     reached = {architecture(name) for name in weights}
     assert set(families.FAMILIES) <= reached
@@ -198,24 +198,24 @@ def test_every_family_begins_with_its_own_names(weights):
         ("", "own"),
     ],
 )
-def test_known_examples(name, found):
+def test_family__known_examples(name, found):
     assert family(name) == found
 
 
-def test_torchvision_names_are_read():
+def test_family__torchvision_names_are_read():
     torchvision = pytest.importorskip("torchvision")
     for name in torchvision.models.list_models(module=torchvision.models):
         assert family(f"torchvision:{name}") == family(name)
     assert family("torchvision:squeezenet1_0") == family("torchvision:squeezenet1_1")
 
 
-def test_an_old_name_is_of_the_family_of_its_new_one(renamed):
+def test_family__an_old_name_is_of_the_family_of_its_new_one(renamed):
     for old, new in renamed.items():
         if new and "." in new and old not in MISTAKEN:
             assert family(old) == family(new), old
 
 
-def test_a_family_is_asked_for_in_either_spelling():
+def test_is_in_family__a_family_is_asked_for_in_either_spelling():
     name = "xcit_nano_12_p16_224.fb_dist_in1k"
     assert distilled(name) and architecture(name) == "xcit"
     for asked in ("xcit", "XCiT", "xcit distilled", "xcit-distilled", "XCiT_Distilled", " xcit "):
@@ -233,7 +233,7 @@ MISTAKEN = {"ig_resnext101_32x16d", "ig_resnext101_32x32d", "ig_resnext101_32x48
 ALSO_PRETRAINED = {"mixer_b16_224.goog_in21k_ft_in1k", "vit_base_patch16_224.augreg_in21k_ft_in1k"}
 
 
-def test_every_model_of_the_table_exists(weights, lacking):
+def test_regime_table__every_model_of_the_table_exists(weights, lacking):
     known = {*weights, *lacking}
     for pair in regimes.regime_table():
         assert known.issuperset(names_of(pair)), pair
@@ -243,7 +243,7 @@ def test_every_model_of_the_table_exists(weights, lacking):
     assert {pair.regime for pair in regimes.regime_table()} == set(regimes.REGIMES)
 
 
-def test_every_alias_is_what_timm_makes_of_it(renamed, cfg, lacking):
+def test_timm_name__every_alias_is_what_timm_makes_of_it(renamed, cfg, lacking):
     with (Path(regimes.__file__).parent / "aliases.csv").open() as file:
         rows = list(csv.DictReader(file))
     in_table = {name for pair in regimes.regime_table() for name in names_of(pair)}
@@ -260,7 +260,7 @@ def test_every_alias_is_what_timm_makes_of_it(renamed, cfg, lacking):
     assert not MISTAKEN & aliases
 
 
-def test_a_counterpart_is_the_same_network(cfg, lacking):
+def test_regime_table__a_counterpart_is_the_same_network(cfg, lacking):
     """The same architecture but for what the regime adds to its name, with the same classes and input."""
     added = re.compile("_pruned|_distilled|_miil")
     for pair in regimes.regime_table():
@@ -274,7 +274,7 @@ def test_a_counterpart_is_the_same_network(cfg, lacking):
                 assert a.input_size == b.input_size and a.test_input_size == b.test_input_size, pair
 
 
-def test_a_counterpart_is_trained_plainly():
+def test_regime_table__a_counterpart_is_trained_plainly():
     special = {pair.model for pair in regimes.regime_table()}
     for pair in regimes.regime_table():
         assert pair.counterpart not in special - ALSO_PRETRAINED, pair
@@ -293,7 +293,7 @@ def test_a_counterpart_is_trained_plainly():
         ("pruning", r"_pruned"),
     ],
 )
-def test_names_say_the_regime(regime, tags):
+def test_regime__names_say_the_regime(regime, tags):
     held = [pair for pair in regimes.regime_table() if pair.regime == regime]
     assert held
     for pair in held:
@@ -301,7 +301,7 @@ def test_names_say_the_regime(regime, tags):
         assert regimes.regime(pair.model) == regime
 
 
-def test_every_plain_case_of_the_paper_is_there():
+def test_timm_name__every_plain_case_of_the_paper_is_there():
     def found(model):
         return next(pair for pair in regimes.regime_table() if pair.model == regimes.timm_name(model))
 
@@ -350,12 +350,12 @@ def test_counterparts_are_by_regime_and_only_of_models_at_hand():
     }
 
 
-def test_a_distilled_model_is_known_by_its_name_or_by_the_table():
+def test_distilled__a_distilled_model_is_known_by_its_name_or_by_the_table():
     assert regimes.distilled("my_distilled_net") and regimes.distilled("ecaresnet50d_pruned")
     assert not regimes.distilled("ecaresnet50d") and not regimes.distilled("my net")
 
 
-def test_the_largest_families_come_first_by_the_names_of_the_paper():
+def test_by_family__the_largest_families_come_first_by_the_names_of_the_paper():
     models = ["vgg16", "xcit_nano_12_p8_224", "resnet50", "xcit_nano_12_p8_224_dist", "resnet18", "vgg11"]
     assert list(families.by_family(models).items()) == [
         ("ResNet", ["resnet50", "resnet18"]),
@@ -365,7 +365,7 @@ def test_the_largest_families_come_first_by_the_names_of_the_paper():
     ]
 
 
-def test_names_need_no_torch():
+def test_families__names_need_no_torch():
     code = (
         "import sys; from nescio.networks import families, regimes; families.family('vit_b_16'); "
         "regimes.regime_table(); sys.exit(str({'torch', 'timm', 'pandas'} & set(sys.modules) or ''))"

@@ -20,7 +20,7 @@ pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
 
 
-def test_the_last_layer_is_found():
+def test_heads__the_last_layer_is_found():
     deit = timm.create_model("deit_tiny_distilled_patch16_224")
     assert heads(deit, 1000) == [deit.head, deit.head_dist]
     resnet = timm.create_model("test_resnet", num_classes=32)
@@ -34,13 +34,13 @@ def dropout_answers(place, tmp_path, name="test_resnet", **settings):
     return dump.load()
 
 
-def test_a_model_without_dropout_has_no_such_variant(place, tmp_path):
+def test_forward__a_model_without_dropout_has_no_such_variant(place, tmp_path):
     assert dict(dropout_answers(place, tmp_path).variants) == {}
     assert dict(dropout_answers(place, tmp_path, dropout=0.0).variants) == {}
     assert dict(dropout_answers(place, tmp_path, dropout=0.5, mc_samples=0).variants) == {}
 
 
-def test_dropout_gives_the_log_of_the_mean_of_softmaxes(place, tmp_path):
+def test_forward__dropout_gives_the_log_of_the_mean_of_softmaxes(place, tmp_path):
     dump = dropout_answers(place, tmp_path, dropout=0.5)
     logs = dump.variants["mc-dropout"].astype(np.float64)
     np.testing.assert_allclose(np.exp(logs).sum(1), 1, atol=5e-3)
@@ -51,7 +51,7 @@ def test_dropout_gives_the_log_of_the_mean_of_softmaxes(place, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_efficientnet"])
-def test_passes_by_hand(place, tmp_path, name):
+def test_dropout_passes__passes_by_hand(place, tmp_path, name):
     """The same seeds and the whole network in every pass: as the split into features and head gives."""
     module, _ = build_classifier(with_weights(find_network(name, Store(tmp_path)), place / "w"), dropout=0.3)
     module = module.eval()
@@ -74,7 +74,7 @@ def test_passes_by_hand(place, tmp_path, name):
     torch.testing.assert_close(whole.exp(), mean)
 
 
-def test_dropout_inside_the_features_is_left_on_there():
+def test_dropout_passes__dropout_inside_the_features_is_left_on_there():
     torch.manual_seed(0)
     network = timm.create_model("test_vit", proj_drop_rate=0.2, attn_drop_rate=0.3).eval()
     layers, x = forward.dropouts(network), torch.rand(2, 3, 160, 160)
@@ -87,7 +87,7 @@ def test_dropout_inside_the_features_is_left_on_there():
         assert (mean - network(x).log_softmax(-1)).abs().max() > 1e-3
 
 
-def test_only_dropout_is_switched_on():
+def test_dropout_enabled__only_dropout_is_switched_on():
     network = timm.create_model("test_resnet", drop_rate=0.5).eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     layers = forward.dropouts(network)
@@ -99,7 +99,7 @@ def test_only_dropout_is_switched_on():
 
 
 @pytest.mark.parametrize("arch", ["mobilenet_v3_small", "squeezenet1_1", "alexnet"])
-def test_torchvisions_dropout_is_found(arch):
+def test_dropout_passes__torchvisions_dropout_is_found(arch):
     """Those whose dropout lies in the last child are asked for features once; the mean stays the same."""
     import torchvision
 
@@ -120,12 +120,12 @@ def test_torchvisions_dropout_is_found(arch):
         torch.testing.assert_close(split(x)[1], whole[1])
 
 
-def test_the_same_weights_give_the_same_dropout(place, tmp_path):
+def test_forward__the_same_weights_give_the_same_dropout(place, tmp_path):
     one, two = (dropout_answers(place, tmp_path / word, dropout=0.5) for word in "ab")
     np.testing.assert_array_equal(one.variants["mc-dropout"], two.variants["mc-dropout"])
 
 
-def test_the_last_layer_keeps_its_digits_in_bf16():
+def test_keep_heads_float32__the_last_layer_keeps_its_digits_in_bf16():
     torch.manual_seed(0)
     head = torch.nn.Linear(64, 100)
     x = torch.randn(8, 64).bfloat16()

@@ -59,7 +59,7 @@ def mine(path, **entries):
         ({"args": "no JSON", "preprocessing": 3, "epoch": 7}, {}),
     ],
 )  # fmt: skip
-def test_what_a_checkpoint_states(content, found):
+def test_read_preprocessing__what_a_checkpoint_states(content, found):
     found |= {name: (found[name],) * times for name, times in (("mean", 1), ("std", 3)) if name in found}
     assert read_preprocessing(content, "a.pth") == Preprocessing(**found)
 
@@ -68,12 +68,12 @@ def test_what_a_checkpoint_states(content, found):
     "entry",
     [{"input_size": (3, 64, 96)}, {"mean": "grey"}, {"std": [0.0, 1, 1]}, {"interpolation": "random"}, {"crop_pct": 2}],
 )
-def test_a_statement_that_cannot_be_is_refused_by_the_name_of_the_file(entry):
+def test_read_preprocessing__a_statement_that_cannot_be_is_refused_by_the_name_of_the_file(entry):
     with pytest.raises(BadInput, match=r"a\.pth"):
         read_preprocessing({"args": entry}, "a.pth")
 
 
-def test_names_of_classes():
+def test_read_class_names__names_of_classes():
     names = ("a", "b")
     for content in ({"classes": ["a", "b"]}, {"class_names": '["a", "b"]'}, {"class_to_idx": {"b": 1, "a": 0}}):
         assert read_class_names(content) == names
@@ -84,7 +84,7 @@ def test_names_of_classes():
 # ---- networks
 
 
-def test_options_then_size_of_the_data_then_the_file_then_published(tmp_path):
+def test_preprocessing__options_then_size_of_the_data_then_the_file_then_published(tmp_path):
     name = mine(tmp_path / "a.pth", args={"img_size": 64, "mean": [0.1] * 3}, classes=list(CLASSES))
     published, own = find_network(SMALL, STORE), find_network(name, STORE)
     assert (own.view.size, own.mean, own.std, own.class_names) == (64, (0.1,) * 3, published.std, CLASSES)
@@ -103,7 +103,7 @@ def test_options_then_size_of_the_data_then_the_file_then_published(tmp_path):
     assert with_preprocessing([published], Preprocessing(), "folder:photos@32") == [published]
 
 
-def test_metadata_of_safetensors(tmp_path):
+def test_find_network__metadata_of_safetensors(tmp_path):
     from safetensors.torch import load_file, save_file
 
     file = checkpoint(tmp_path / "a.safetensors", SMALL, num_classes=3)
@@ -113,7 +113,7 @@ def test_metadata_of_safetensors(tmp_path):
     assert own.view.size == 80 and own.class_names == CLASSES
 
 
-def test_a_transformer_is_built_for_its_size(tmp_path):
+def test_build_classifier__a_transformer_is_built_for_its_size(tmp_path):
     """Its positions are of one size: a checkpoint of another one did not fit."""
     net = timm.create_model("test_vit", num_classes=3, img_size=96)
     torch.save({"state_dict": net.state_dict(), "args": {"img_size": 96}}, tmp_path / "a.pth")
@@ -125,7 +125,7 @@ def test_a_transformer_is_built_for_its_size(tmp_path):
 
 
 @pytest.mark.parametrize("plan", [shift.Plan, url.Plan, posthoc.Plan])
-def test_plans_take_a_preprocessing_of_networks_alone(plan):
+def test_preprocessing__plans_take_a_preprocessing_of_networks_alone(plan):
     look = Preprocessing(input_size=64)
     assert plan(networks=("resnet18@a.pth",), preprocessing=look).preprocessing == look
     with pytest.raises(BadInput, match="input_size"):
@@ -149,7 +149,7 @@ def predicted(tmp_path):
     return store, own, predictions_from_store(store, many.steps[0].key)
 
 
-def test_weights_names_and_preprocessing_travel_to_the_exported_file(predicted, tmp_path, capsys):
+def test_threshold__weights_names_and_preprocessing_travel_to_the_exported_file(predicted, tmp_path, capsys):
     store, own, _ = predicted
     assert main(["threshold", f"zoo:{own.name}", "--risk", "0.99", "--store", str(store.root), "--format", "json"]) == 0
     promise = json.loads(capsys.readouterr().out)
@@ -167,7 +167,7 @@ def test_weights_names_and_preprocessing_travel_to_the_exported_file(predicted, 
         exportable_network(f"zoo:{own.name}", store)
 
 
-def test_predictions_know_the_file_of_a_published_name(predicted, tmp_path):
+def test_exportable_network__predictions_know_the_file_of_a_published_name(predicted, tmp_path):
     """Weights that `zoo --weights` used are found again; `export` looked in the hubs alone."""
     store, _, _ = predicted
     checkpoint(tmp_path / "w" / f"{SMALL}.pth", SMALL)
@@ -179,7 +179,7 @@ def test_predictions_know_the_file_of_a_published_name(predicted, tmp_path):
     assert exportable_network(f"zoo:{SMALL}", store).digest == predictions_from_store(store, many.steps[0].key).weights
 
 
-def test_the_script_of_the_documentation_predicts_an_image_file(predicted, tmp_path):
+def test_load__the_script_of_the_documentation_predicts_an_image_file(predicted, tmp_path):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     store, own, _ = predicted

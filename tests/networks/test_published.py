@@ -16,7 +16,7 @@ def dump_of(accuracy, rows=50_000, **facts):
     return ModelPredictions("net", "imagenet", {"accuracy": accuracy, "rows": rows, **facts}, Path("."), "k")
 
 
-def test_a_published_accuracy_warns_beyond_chance(tmp_path):
+def test_accuracy_warning__a_published_accuracy_warns_beyond_chance(tmp_path):
     table = tmp_path / "results.csv"
     table.write_text("model,top1,top1_err,img_size\nnet,80.0,20.0,224\nnet,81.0,19.0,288\nother,50.0,50,224\n")
     held = read_published(table, "top1")
@@ -32,7 +32,7 @@ def test_a_published_accuracy_warns_beyond_chance(tmp_path):
     assert "published at 224 pixels, and evaluated at 160" in accuracy_warning(dump_of(0.5, input_size=160), line)
 
 
-def test_a_name_without_a_tag_finds_its_line(tmp_path):
+def test_published_of__a_name_without_a_tag_finds_its_line(tmp_path):
     (tmp_path / "results.csv").write_text("model,top1\nresnet50.a1_in1k,80.2\nvgg16,71.6\n")
     held = read_published(tmp_path / "results.csv")
     for name, expected in (("resnet50", 0.802), ("resnet50.a1_in1k", 0.802), ("torchvision:vgg16", 0.716)):
@@ -49,7 +49,7 @@ def test_a_name_without_a_tag_finds_its_line(tmp_path):
         ("", "has no column named model"),
     ],
 )
-def test_bad_tables(tmp_path, text, sentence):
+def test_read_published__bad_tables(tmp_path, text, sentence):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(BadInput, match=sentence):
         read_published(tmp_path / "t.csv", "top1")

@@ -28,7 +28,7 @@ def rounded_to_tf32(monkeypatch):
 
 
 @pytest.mark.parametrize("n, d, k", [(1500, 24, 1), (1500, 24, 20), (700, 2, 5), (40, 3, 20)])
-def test_neighbours_are_those_of_the_exact_search(n, d, k, monkeypatch):
+def test_device_search__neighbours_are_those_of_the_exact_search(n, d, k, monkeypatch):
     rng = np.random.default_rng(n + k)
     gallery = rng.normal(size=(n, d)).astype(np.float32)
     gallery[7] = gallery[3]  # a tie
@@ -41,7 +41,7 @@ def test_neighbours_are_those_of_the_exact_search(n, d, k, monkeypatch):
         assert np.array_equal(np.sort(exact), np.sort(found)) and np.array_equal(exact[:, 0], found[:, 0])
 
 
-def test_rows_that_quick_products_leave_open_are_compared_with_all(monkeypatch):
+def test_device_search__rows_that_quick_products_leave_open_are_compared_with_all(monkeypatch):
     """Similarities of which hundreds are within tf32's error: without the second look neighbours are lost."""
     rng = np.random.default_rng(0)
     gallery = (1 + 0.01 * rng.normal(size=(600, 32))).astype(np.float32)
@@ -52,7 +52,7 @@ def test_rows_that_quick_products_leave_open_are_compared_with_all(monkeypatch):
     assert not np.array_equal(np.sort(exact), np.sort(device_search(CPU)(gallery, gallery, (3,))))
 
 
-def test_scores_are_the_same_on_a_device():
+def test_device_search__scores_are_the_same_on_a_device():
     rng = np.random.default_rng(1)
     own = rng.normal(size=(200, 8)).astype(np.float32)
     dump, *views = (Predictions(embeddings=own + spread) for spread in (0, 0.1, -0.2))
@@ -60,7 +60,7 @@ def test_scores_are_the_same_on_a_device():
     assert all(np.array_equal(here[name], there[name]) for name in here.u)
 
 
-def test_what_cannot_be_searched_is_said():
+def test_nearest_rows__what_cannot_be_searched_is_said():
     rows = torch.ones(4, 2)
     with pytest.raises(BadInput, match="4 rows, and k is 4"):
         nearest_rows(rows, rows, 4)
@@ -70,7 +70,7 @@ def test_what_cannot_be_searched_is_said():
 
 
 @pytest.mark.gpu
-def test_a_gpu_gives_the_same():
+def test_device_search__a_gpu_gives_the_same():
     rng = np.random.default_rng(2)
     gallery = rng.normal(size=(5000, 256)).astype(np.float32)
     exact = search_rows(gallery, gallery, (1, 20))

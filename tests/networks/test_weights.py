@@ -52,7 +52,7 @@ def same(network, state):
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ".pth", ".pt", ".bin", ".ckpt"])
-def test_every_kind_of_file(tmp_path, ending):
+def test_build_classifier__every_kind_of_file(tmp_path, ending):
     file = checkpoint(tmp_path / f"w{ending}", SMALL)
     assert same(loaded(SMALL, file), read_weights(file))
 
@@ -67,7 +67,7 @@ def test_every_kind_of_file(tmp_path, ending):
         lambda state: {"state_dict": {"x": torch.zeros(1)}, "state_dict_ema": state},
     ],
 )
-def test_wrappings_come_off(tmp_path, wrap):
+def test_weights__wrappings_come_off(tmp_path, wrap):
     state = read_weights(checkpoint(tmp_path / "plain.pth", SMALL))
     torch.save(wrap(state), tmp_path / "wrapped.pth")
     found = read_weights(tmp_path / "wrapped.pth")
@@ -80,7 +80,7 @@ class Evil:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_nothing_in_a_checkpoint_is_run(tmp_path, monkeypatch):
+def test_weights__nothing_in_a_checkpoint_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {"w": torch.zeros(2)}, "args": Evil()}, "evil.pth", pickle_protocol=2)
     (tmp_path / "evil.bin").write_bytes(pickle.dumps(Evil()))
@@ -90,7 +90,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path, monkeypatch):
     assert not (tmp_path / "was-run").exists()
 
 
-def test_bad_files(tmp_path):
+def test_weights__bad_files(tmp_path):
     whole = checkpoint(tmp_path / "whole.pth", SMALL).read_bytes()
     (tmp_path / "half.pth").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "half.safetensors").write_bytes(b"12345678901")
@@ -110,7 +110,7 @@ def test_bad_files(tmp_path):
 # ---- loading by name
 
 
-def test_what_does_not_fit_is_said_by_name(tmp_path):
+def test_build_classifier__what_does_not_fit_is_said_by_name(tmp_path):
     state = read_weights(checkpoint(tmp_path / "w.pth", SMALL))
     state["fc.other"] = state.pop("fc.bias")
     first = next(name for name in state if state[name].dim() == 4)
@@ -123,19 +123,19 @@ def test_what_does_not_fit_is_said_by_name(tmp_path):
     assert f"{first} has shape (3, " in str(no.value) and "is needed" in str(no.value)
 
 
-def test_the_order_of_names_does_not_matter(tmp_path):
+def test_build_classifier__the_order_of_names_does_not_matter(tmp_path):
     state = read_weights(checkpoint(tmp_path / "w.pth", SMALL))
     torch.save(dict(reversed(state.items())), tmp_path / "reversed.pth")
     assert same(loaded(SMALL, tmp_path / "reversed.pth"), state)
 
 
-def test_another_models_weights_are_refused(tmp_path):
+def test_with_weights__another_models_weights_are_refused(tmp_path):
     file = checkpoint(tmp_path / "vit.safetensors", "test_vit")
     with pytest.raises(BadInput, match=r"does not fit test_resnet: .* missing; .* unexpected"):
         loaded(SMALL, file)
 
 
-def test_a_head_that_is_missing_is_never_left_random(tmp_path):
+def test_build_classifier__a_head_that_is_missing_is_never_left_random(tmp_path):
     """timm allows missing names for some models (DLA): here they are told."""
     file = checkpoint(tmp_path / "dla.pth", "dla46_c")
     state = read_weights(file)
@@ -145,7 +145,7 @@ def test_a_head_that_is_missing_is_never_left_random(tmp_path):
         loaded("dla46_c", file)
 
 
-def test_names_of_a_models_authors_are_turned_by_timm(tmp_path):
+def test_build_classifier__names_of_a_models_authors_are_turned_by_timm(tmp_path):
     """ConvNeXt's first files name its blocks otherwise; timm knows how."""
     state = read_weights(checkpoint(tmp_path / "w.pth", "test_convnext"))
     theirs = {}
@@ -163,7 +163,7 @@ def test_names_of_a_models_authors_are_turned_by_timm(tmp_path):
 
 
 @pytest.mark.parametrize("arch", ["googlenet", "inception_v3", "densenet121", "mobilenet_v3_small", "mnasnet0_5"])
-def test_torchvision_builds_the_same_network(tmp_path, arch):
+def test_build_classifier__torchvision_builds_the_same_network(tmp_path, arch):
     """As torchvision's own loading of a file in its cache: inputs scaled again, heads for training left out."""
     import torchvision
 
@@ -193,7 +193,7 @@ def test_torchvision_builds_the_same_network(tmp_path, arch):
 
 
 @pytest.mark.parametrize("name", [SMALL, "torchvision:squeezenet1_1", "torchvision:resnet18", "test_vit"])
-def test_a_fine_tuned_head_has_its_own_number_of_classes(tmp_path, name):
+def test_build_classifier__a_fine_tuned_head_has_its_own_number_of_classes(tmp_path, name):
     torch.manual_seed(0)
     if name.startswith("torchvision:"):
         import torchvision
@@ -215,7 +215,7 @@ def test_a_fine_tuned_head_has_its_own_number_of_classes(tmp_path, name):
         find_network(f"{name}@{tmp_path / 'nothing.pth'}", STORE)
 
 
-def test_class_files_name_classes_or_map_names_to_them(tmp_path):
+def test_with_class_names__class_files_name_classes_or_map_names_to_them(tmp_path):
     file, wanted = tmp_path / "classes.txt", replace(find_network(SMALL, STORE), classes=3)
     file.write_text("rose\ntulip\nlily-of-the-valley\n")
     named = with_class_names(wanted, file)
@@ -270,7 +270,7 @@ def port_names(state):
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_efficientnet_lite_by_its_names(tmp_path, number):
+def test_build_classifier__efficientnet_lite_by_its_names(tmp_path, number):
     name = f"tf_efficientnet_lite{number}"
     state = read_weights(checkpoint(tmp_path / "w.pth", name))
     theirs = port_names(state)
@@ -297,7 +297,7 @@ def test_efficientnet_lite_by_its_names(tmp_path, number):
         build_classifier(wanted)
 
 
-def test_lite_of_another_size_is_refused(tmp_path):
+def test_build_classifier__lite_of_another_size_is_refused(tmp_path):
     state = port_names(read_weights(checkpoint(tmp_path / "w.pth", "tf_efficientnet_lite1")))
     torch.save(state, tmp_path / "port.pth")
     with pytest.raises(BadInput, match="it is an EfficientNet-Lite of another size") as no:
@@ -308,7 +308,7 @@ def test_lite_of_another_size_is_refused(tmp_path):
 # ---- finding
 
 
-def test_names_of_files(tmp_path):
+def test_index_folder__names_of_files(tmp_path):
     for file in (
         "resnet18.pth",
         "resnet18.a1_in1k.safetensors",
@@ -327,7 +327,7 @@ def test_names_of_files(tmp_path):
     assert with_weights(find_network("resnet18.tv_in1k", STORE), tmp_path).file.name == "resnet18.pth"
 
 
-def test_the_hubs_caches_are_used(tmp_path):
+def test_checksum__the_hubs_caches_are_used(tmp_path):
     snapshot = tmp_path / "hub/models--timm--test_resnet.r160_in1k/snapshots/abc"
     snapshot.mkdir(parents=True)
     refs = tmp_path / "hub/models--timm--test_resnet.r160_in1k/refs"
@@ -341,7 +341,7 @@ def test_the_hubs_caches_are_used(tmp_path):
     assert weights.checksum(found) == blob.name, "the hub names it by its checksum"
 
 
-def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
+def test_with_weights__a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
     with pytest.raises(BadInput) as no:
         with_weights(find_network(SMALL, STORE), tmp_path)
     for words in (
@@ -357,7 +357,7 @@ def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
         with_weights(find_network("torchvision:vgg11", STORE))
 
 
-def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
+def test_find_network__a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
     import huggingface_hub
 
     asked = []
@@ -382,7 +382,7 @@ def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
 # ---- names of models
 
 
-def test_every_classifier_is_known():
+def test_remote__every_classifier_is_known():
     models = select_networks((), STORE, everything=True)
     names = [each.name for each in models]
     assert len(names) == len(set(names)) > 1300
@@ -391,7 +391,7 @@ def test_every_classifier_is_known():
     assert all(each.remote != weights.Remote() for each in models)
 
 
-def test_each_model_sees_images_in_its_own_way():
+def test_weights__each_model_sees_images_in_its_own_way():
     a1 = find_network("resnet50.a1_in1k", STORE)
     assert (a1.view.size, a1.view.resize) == (288, 288), "the size it is tested with, not the one it was trained with"
     tv = find_network("torchvision:resnet50", STORE)
@@ -403,7 +403,7 @@ def test_each_model_sees_images_in_its_own_way():
     assert find_network("test_vit", STORE).mean == (0.5, 0.5, 0.5)
 
 
-def test_globs_and_families(tmp_path):
+def test_select_networks__globs_and_families(tmp_path):
     names = [each.name for each in select_networks(("resnet18*", "torchvision:vgg1?"), STORE)]
     assert "resnet18.a1_in1k" in names and "torchvision:vgg16" in names and not any("resnet50" in n for n in names)
     vits = [each.name for each in select_networks((), STORE, families=("vit",))]
@@ -430,12 +430,12 @@ def test_globs_and_families(tmp_path):
         ((), "There is no model to predict with"),
     ],
 )
-def test_unknown_names(patterns, sentence):
+def test_select_networks__unknown_names(patterns, sentence):
     with pytest.raises(BadInput, match=sentence):
         select_networks(patterns, STORE)
 
 
-def test_a_family_has_its_distilled_models_with_it(tmp_path):
+def test_select_networks__a_family_has_its_distilled_models_with_it(tmp_path):
     every, distilled = (
         {each.name for each in select_networks((), STORE, families=(word,))} for word in ("xcit", "XCiT-distilled")
     )
@@ -444,14 +444,14 @@ def test_a_family_has_its_distilled_models_with_it(tmp_path):
         select_networks((), STORE, families=("xcit",), folder=tmp_path)
 
 
-def test_an_unknown_family_lists_the_known_ones():
+def test_select_networks__an_unknown_family_lists_the_known_ones():
     with pytest.raises(BadInput, match=r"of the family 'bert'\..* The families are: .*vit"):
         select_networks((), STORE, families=("bert",))
 
 
 @pytest.mark.parametrize("head", [b"", b"PK\3\4", b"\x80\2", (100).to_bytes(8, "little") + b"{}"])
 @pytest.mark.parametrize("ending", ["pt", "safetensors"])
-def test_a_huge_file_that_is_no_checkpoint_is_refused_before_it_is_hashed(tmp_path, monkeypatch, head, ending):
+def test_weights__a_huge_file_that_is_no_checkpoint_is_refused_before_it_is_hashed(tmp_path, monkeypatch, head, ending):
     file = tmp_path / f"resnet18.{ending}"
     with file.open("wb") as handle:
         handle.write(head)
@@ -464,7 +464,7 @@ def test_a_huge_file_that_is_no_checkpoint_is_refused_before_it_is_hashed(tmp_pa
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_the_frame_of_whole_checkpoints_is_that_of_torch_and_safetensors(tmp_path, zipped):
+def test_weights__the_frame_of_whole_checkpoints_is_that_of_torch_and_safetensors(tmp_path, zipped):
     state = {"weight": torch.ones(3)}
     torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
     safetensors.save_file(state, tmp_path / "a.safetensors")

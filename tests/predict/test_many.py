@@ -44,7 +44,7 @@ def by_timm(place, name, source, **options):
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_efficientnet"])
-def test_the_logits_are_those_of_timm(place, tmp_path, name):
+def test_many__the_logits_are_those_of_timm(place, tmp_path, name):
     (found,), failures = answers(place, Store(tmp_path), name)
     assert not failures
     dump, images = found.load(), images_at(place).load()
@@ -55,7 +55,7 @@ def test_the_logits_are_those_of_timm(place, tmp_path, name):
         np.testing.assert_allclose(dump.logits[row, 0], by_timm(place, name, images.source(row)), rtol=2e-3, atol=2e-3)
 
 
-def test_facts_of_a_model(place, tmp_path):
+def test_many__facts_of_a_model(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
     module = timm.create_model("test_resnet")
     assert found.facts["params"] == sum(each.numel() for each in module.parameters())
@@ -66,7 +66,7 @@ def test_facts_of_a_model(place, tmp_path):
     assert found.data == f"npz:{(place / 'val.npz').resolve()}"
 
 
-def test_embeddings_are_what_the_last_layer_is_given(place, tmp_path):
+def test_many__embeddings_are_what_the_last_layer_is_given(place, tmp_path):
     keep = {"fields": ("logits", "embeddings"), "dropout": 0.5, "mc_samples": 2}
     (found,), _ = answers(place, Store(tmp_path), "test_resnet", **keep)
     dump = found.load()
@@ -78,7 +78,7 @@ def test_embeddings_are_what_the_last_layer_is_given(place, tmp_path):
     assert plain.load().embeddings is None
 
 
-def test_batches_do_not_change_the_answers(place, tmp_path):
+def test_many__batches_do_not_change_the_answers(place, tmp_path):
     (one,), _ = answers(place, Store(tmp_path / "a"), "test_resnet", batch=1)
     (many,), _ = answers(place, Store(tmp_path / "b"), "test_resnet", batch=7)
     np.testing.assert_allclose(one.load().logits, many.load().logits, atol=2e-3)
@@ -87,7 +87,7 @@ def test_batches_do_not_change_the_answers(place, tmp_path):
 # ---- memory
 
 
-def test_too_large_a_batch_is_halved(place, tmp_path, monkeypatch):
+def test_many__too_large_a_batch_is_halved(place, tmp_path, monkeypatch):
     seen = []
     real = outputs._outputs
 
@@ -103,7 +103,7 @@ def test_too_large_a_batch_is_halved(place, tmp_path, monkeypatch):
     assert seen == [12, 6, 3]
 
 
-def test_numbers_that_are_not_finite_are_a_failure_with_a_sentence(place, tmp_path):
+def test_many__numbers_that_are_not_finite_are_a_failure_with_a_sentence(place, tmp_path):
     state = read_weights(place / "w/test_resnet.safetensors")
     state["fc.bias"] = state["fc.bias"].clone()
     state["fc.bias"][3] = float("nan")
@@ -113,7 +113,7 @@ def test_numbers_that_are_not_finite_are_a_failure_with_a_sentence(place, tmp_pa
     assert f"not finite for {N} of {N} images" in failure.reason
 
 
-def test_memory_does_not_grow_with_the_images(tmp_path):
+def test_predict_images__memory_does_not_grow_with_the_images(tmp_path):
     """20,000 × 1,000 logits are 80 MB in float32; what is held beside the files is a few batches."""
     rows, classes = 20_000, 1000
     pixels = np.random.default_rng(0).integers(0, 256, (rows, 8, 8, 3), dtype=np.uint8)
@@ -147,7 +147,7 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
 
 
 @pytest.mark.gpu
-def test_a_gpu_says_the_same(place, tmp_path):
+def test_stored_predictions__a_gpu_says_the_same(place, tmp_path):
     from nescio.work.steps import Context
 
     store = Store(tmp_path)
@@ -162,7 +162,7 @@ def test_a_gpu_says_the_same(place, tmp_path):
 # ---- the store
 
 
-def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place, tmp_path, monkeypatch):
+def test_predict_step__a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place, tmp_path, monkeypatch):
     store = Store(tmp_path)
     (first,), _ = answers(place, store, "test_resnet")
     monkeypatch.setattr(steps, "predict_images", None)
@@ -192,7 +192,7 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
     assert len(keys) == 9
 
 
-def test_images_are_decoded_once_for_all_models_that_see_them_alike(place, tmp_path, monkeypatch):
+def test_many__images_are_decoded_once_for_all_models_that_see_them_alike(place, tmp_path, monkeypatch):
     seen = []
     real = pixel_cache.decode_pixels
     monkeypatch.setattr(pixel_cache, "decode_pixels", lambda source, view: (seen.append(view), real(source, view))[1])
@@ -205,7 +205,7 @@ def test_images_are_decoded_once_for_all_models_that_see_them_alike(place, tmp_p
     assert [each.model for each in list_stored_predictions(store)] == ["test_efficientnet", "test_resnet", "test_vit"]
 
 
-def test_a_failing_model_never_stops_the_others(place, tmp_path):
+def test_many__a_failing_model_never_stops_the_others(place, tmp_path):
     (tmp_path / "w").mkdir()
     for name in ("test_resnet", "test_efficientnet"):
         os.link(place / "w" / f"{name}.safetensors", tmp_path / "w" / f"{name}.safetensors")
@@ -227,7 +227,7 @@ def test_a_failing_model_never_stops_the_others(place, tmp_path):
     assert len(found) == 3
 
 
-def test_an_unreadable_image_costs_the_set_and_nothing_that_is_finished(place, tmp_path):
+def test_image_set__an_unreadable_image_costs_the_set_and_nothing_that_is_finished(place, tmp_path):
     names = tuple(f"{n:04}" for n in range(1000))
     store = Store(tmp_path / "store")
     assert len(answers(place, store, "test_resnet")[0]) == 1
@@ -262,7 +262,7 @@ def killed(place, store, number):
         os._exit(77)
 
 
-def test_a_killed_run_goes_on(place, tmp_path):
+def test_many__a_killed_run_goes_on(place, tmp_path):
     store = Store(tmp_path)
     assert killed(place, store, 2) == -signal.SIGKILL and list_stored_predictions(store) == []
     kept = {path.name for path in (tmp_path / "pixels").glob("*")}
@@ -277,7 +277,7 @@ def test_a_killed_run_goes_on(place, tmp_path):
         store.verify("predict", ours.key)
 
 
-def test_two_processes_share_the_work(place, tmp_path):
+def test_many__two_processes_share_the_work(place, tmp_path):
     others = []
     for _ in range(2):
         child = os.fork()
@@ -298,7 +298,7 @@ REAL, FILES = os.environ.get("NESCIO_DATA", ""), os.environ.get("NESCIO_WEIGHTS"
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.skipif(not (Path(REAL) / "imagenet_val_2k.npz").is_file(), reason="NESCIO_DATA has no imagenet_val_2k.npz")
-def test_the_larger_ones_are_as_sure_as_they_were_trained_to_be(tmp_path, monkeypatch, number):
+def test_many__the_larger_ones_are_as_sure_as_they_were_trained_to_be(tmp_path, monkeypatch, number):
     """With timm's padding they are right as often, and half as sure."""
     if not list(Path(FILES or ".").glob(f"efficientnet-lite{number}*.pth")):
         pytest.skip(f"NESCIO_WEIGHTS has no Lite{number}")

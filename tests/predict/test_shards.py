@@ -61,7 +61,7 @@ def steps_of(net, context, shards, images=IMAGES, **how):
 # ---- ranges
 
 
-def test_ranges_are_even_and_never_cut_a_batch():
+def test_even_ranges__ranges_are_even_and_never_cut_a_batch():
     for rows, count, batch in [(100, 4, 8), (100, 3, 7), (5, 9, 2), (1, 1, 512), (1024, 2, 512), (1025, 2, 512)]:
         ranges = even_ranges(rows, count, batch)
         assert len(ranges) == min(count, -(-rows // batch))
@@ -71,7 +71,7 @@ def test_ranges_are_even_and_never_cut_a_batch():
         assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
 
 
-def test_how_many_ranges_follows_from_rows_and_workers(contexts, monkeypatch):
+def test_row_ranges__how_many_ranges_follows_from_rows_and_workers(contexts, monkeypatch):
     net, context = network_of("erm"), contexts[0]
 
     def count(**how):
@@ -90,7 +90,7 @@ def test_how_many_ranges_follows_from_rows_and_workers(contexts, monkeypatch):
 
 @pytest.mark.parametrize(("method", "backbone"), [("erm", "mlp"), ("mc-dropout", "mlp"), ("erm", "conv")])
 @pytest.mark.parametrize("shards", [3, 1000])
-def test_joined_ranges_are_one_pass_to_the_last_bit(contexts, method, backbone, shards):
+def test_row_ranges__joined_ranges_are_one_pass_to_the_last_bit(contexts, method, backbone, shards):
     whole, cut = contexts
     net = network_of(method, backbone)
     (_, one), (ranges, many) = steps_of(net, whole, 1), steps_of(net, cut, shards)
@@ -101,7 +101,7 @@ def test_joined_ranges_are_one_pass_to_the_last_bit(contexts, method, backbone, 
     assert cut.store.runs("shard") == []  # what is joined is not kept twice
 
 
-def test_draws_do_not_depend_on_where_a_range_begins(contexts, monkeypatch):
+def test_load_predictions__draws_do_not_depend_on_where_a_range_begins(contexts, monkeypatch):
     """With the seed of one pass set once and not for every batch, the same ranges give other draws."""
     whole, cut = contexts
     net, seed = network_of("mc-dropout"), outputs_module.seed_everything
@@ -115,7 +115,7 @@ def test_draws_do_not_depend_on_where_a_range_begins(contexts, monkeypatch):
     assert np.array_equal(ours[:BATCH], theirs[:BATCH]) and not np.array_equal(ours, theirs)
 
 
-def test_a_whole_prediction_that_is_there_is_never_cut(contexts, monkeypatch):
+def test_shards__a_whole_prediction_that_is_there_is_never_cut(contexts, monkeypatch):
     context = contexts[0]
     net = network_of("erm")
     steps_of(net, context, 1)[1].run(context)
@@ -147,7 +147,7 @@ def killed(context, step, after):
     step.run(context)
 
 
-def test_a_killed_range_is_resumed_alone(contexts, monkeypatch):
+def test_shards__a_killed_range_is_resumed_alone(contexts, monkeypatch):
     whole, cut = contexts
     net = network_of("mc-dropout")
     (_, one), (_, many) = steps_of(net, whole, 1), steps_of(net, cut, 4)
@@ -163,7 +163,7 @@ def test_a_killed_range_is_resumed_alone(contexts, monkeypatch):
     assert {run.state for run in cut.store.runs()} == {"finished"}
 
 
-def test_a_damaged_range_is_made_again_alone(contexts, monkeypatch):
+def test_shards__a_damaged_range_is_made_again_alone(contexts, monkeypatch):
     whole, cut = contexts
     net = network_of("erm")
     (_, one), (_, many) = steps_of(net, whole, 1), steps_of(net, cut, 4)
@@ -179,7 +179,7 @@ def test_a_damaged_range_is_made_again_alone(contexts, monkeypatch):
     assert files(many, cut.store) == files(one, whole.store)
 
 
-def test_ranges_of_another_division_go_with_the_whole(contexts):
+def test_row_ranges__ranges_of_another_division_go_with_the_whole(contexts):
     context = contexts[0]
     net = network_of("erm")
     steps_of(net, context, 5)[1].shards[0].run(context)
@@ -187,7 +187,7 @@ def test_ranges_of_another_division_go_with_the_whole(contexts):
     assert context.store.runs("shard") == []
 
 
-def test_a_range_that_fails_is_listed_and_the_whole_is_not_tried(contexts, monkeypatch):
+def test_shards__a_range_that_fails_is_listed_and_the_whole_is_not_tried(contexts, monkeypatch):
     context = contexts[0]
     _, many = steps_of(network_of("erm"), context, 3)
     many.parents[0].run(context)
@@ -218,7 +218,7 @@ def by_zoo(place, context, shards, **how):
 
 
 @pytest.mark.usefixtures("offline")
-def test_pretrained_networks_say_the_same_in_ranges(place, contexts):
+def test_load_predictions__pretrained_networks_say_the_same_in_ranges(place, contexts):
     whole, cut = contexts
     seen, said = [], []
     one, many = (
@@ -237,14 +237,14 @@ def test_pretrained_networks_say_the_same_in_ranges(place, contexts):
 
 
 @pytest.mark.usefixtures("offline")
-def test_decoded_images_of_ranges_are_forgotten_too(place, contexts):
+def test_predict_all__decoded_images_of_ranges_are_forgotten_too(place, contexts):
     context = contexts[0]
     assert by_zoo(place, context, 3, forget=True).failures == []
     assert not list((context.store.root / "pixels").iterdir())
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_network_whose_ranges_fail_is_one_failure_and_stops_no_other(place, contexts, monkeypatch):
+def test_predict_all__a_network_whose_ranges_fail_is_one_failure_and_stops_no_other(place, contexts, monkeypatch):
     real = steps.predict_images
 
     def outputs(module, net, *args):
@@ -260,7 +260,7 @@ def test_a_network_whose_ranges_fail_is_one_failure_and_stops_no_other(place, co
     assert len(many.steps) == 1 and seen[-1][0] == seen[-1][2] == 8
 
 
-def test_the_command_writes_the_same_file_in_ranges(tmp_path, capsys):
+def test_train__the_command_writes_the_same_file_in_ranges(tmp_path, capsys):
     words = ["--method", "mc-dropout", "--data", "digits", "--backbone", "mlp", "--epochs", "1", "--device", "cpu"]
     assert main(["train", *words, "--store", str(tmp_path / "store")]) == 0
     key = capsys.readouterr().out.split()[0]

@@ -91,7 +91,7 @@ def logits_by_hand(trial, images, context):
 # ---- dumps
 
 
-def test_a_dump_holds_what_the_network_says_and_what_the_data_knows(data, context):
+def test_predict_step__a_dump_holds_what_the_network_says_and_what_the_data_knows(data, context):
     trial, images = trial_of(data, classes=(3, 1)), ImageSet(data, "test", classes=(3, 1))
     dump = stored_predictions(network_of_trial(trial), images, context)
     shown = images.load()
@@ -109,7 +109,7 @@ def test_a_dump_holds_what_the_network_says_and_what_the_data_knows(data, contex
     assert np.array_equal(out.groups["domain"], replace(images, split="out").load().images.groups["domain"])
 
 
-def test_prediction_trains_first_and_is_made_once(data, context, monkeypatch):
+def test_predict_step__prediction_trains_first_and_is_made_once(data, context, monkeypatch):
     trial = trial_of(data, init_seed=1)
     network, images = network_of_trial(trial), ImageSet(data)
     step = predict_step(network, images)
@@ -120,7 +120,7 @@ def test_prediction_trains_first_and_is_made_once(data, context, monkeypatch):
     assert np.array_equal(stored_predictions(network, images, context).logits, first.logits)
 
 
-def test_a_damaged_dump_is_never_read(data, context):
+def test_load_predictions__a_damaged_dump_is_never_read(data, context):
     step = predict_step(network_of_trial(trial_of(data, init_seed=2)), ImageSet(data))
     step.run(context)
     path = next((step.folder(context.store) / PREDICTIONS).glob("logits*"))
@@ -131,7 +131,7 @@ def test_a_damaged_dump_is_never_read(data, context):
         load_predictions(step, context.store)
 
 
-def test_batches_do_not_change_a_dump(data, context):
+def test_predict_images__batches_do_not_change_a_dump(data, context):
     """The same numbers from batches of 5 as from one, changed images included."""
     trial = trial_of(data)
     stored_predictions(network_of_trial(trial), ImageSet(data), context)
@@ -144,7 +144,7 @@ def test_batches_do_not_change_a_dump(data, context):
         assert np.allclose(whole.logits, parts.logits, atol=1e-5)
 
 
-def test_a_change_is_what_the_network_sees(data, context):
+def test_predict_step__a_change_is_what_the_network_sees(data, context):
     trial = trial_of(data)
     dumps = {
         name: stored_predictions(network_of_trial(trial), ImageSet(data, change=change), context)
@@ -158,7 +158,7 @@ def test_a_change_is_what_the_network_sees(data, context):
     assert len(keys) == 2
 
 
-def test_what_is_kept_is_what_was_named(data, context):
+def test_output_spec__what_is_kept_is_what_was_named(data, context):
     network, images = network_of_trial(trial_of(data)), ImageSet(data)
     dump = stored_predictions(network, images, context, OutputSpec(("embeddings",), "float16"))
     whole = stored_predictions(network, images, context)
@@ -171,7 +171,7 @@ def test_what_is_kept_is_what_was_named(data, context):
         OutputSpec(dropout=1.0)
 
 
-def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, context):
+def test_predict_step__other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, context):
     """A downstream set: the view of the network, the set's own labels, none of which was in training."""
     network = network_of_trial(trial_of("digits"))
     dump = stored_predictions(network, ImageSet(data), context)
@@ -180,7 +180,7 @@ def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, 
     assert np.array_equal(dump.labels, ImageSet(data).load().labels)
 
 
-def test_images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data, context, tmp_path):
+def test_predict_step__images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data, context, tmp_path):
     """6 × 10 pixels as they are; others as their largest central part of that shape."""
     rng = np.random.default_rng(1)
     network = network_of_trial(trial_of(data))
@@ -200,20 +200,20 @@ def test_images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data,
             assert np.allclose(dump.logits, method(x).logits, atol=1e-5)
 
 
-def test_probes_refuse_images_that_they_would_not_see(data):
+def test_probe_step__probes_refuse_images_that_they_would_not_see(data):
     """They look at the training set's images as they are: a change that only the key knew would be wrong."""
     for images in (ImageSet(data, change=Rotation(90.0)), ImageSet(data, view=View(8, 8)), ImageSet("digits")):
         with pytest.raises(BadInput, match="images of npz"):
             probe_step([trial_of(data)], [1.0], images)
 
 
-def test_the_first_score_is_the_native_one(data, context):
+def test_stored_predictions__the_first_score_is_the_native_one(data, context):
     dump = stored_predictions(network_of_trial(trial_of(data, "rnd")), ImageSet(data), context)
     first = next(name for name in dump.scores if name != "native") if len(dump.scores) > 1 else "native"
     assert np.array_equal(dump.scores["native"], dump.scores[first])
 
 
-def test_numbers_that_are_not_finite_are_refused(data):
+def test_predict_images__numbers_that_are_not_finite_are_refused(data):
     class Broken(nn.Module):
         normalized = False
 
@@ -226,7 +226,7 @@ def test_numbers_that_are_not_finite_are_refused(data):
         predict_images(Broken(), network_of_trial(trial_of(data)), ImageSet(data).load(), None, HERE)
 
 
-def test_votes_are_in_the_order_of_the_networks_classes(data):
+def test_steps__votes_are_in_the_order_of_the_networks_classes(data):
     """Classes of a set are numbered as the network numbers them, and votes with them."""
     from nescio.datasets.class_labels import align_labels
 
@@ -298,21 +298,21 @@ def by_hand(maps, rows=slice(None)):
     return truth[known], p.argmax(1).numpy()[known], scores
 
 
-def test_label_maps_come_with_their_void(maps):
+def test_steps__label_maps_come_with_their_void(maps):
     data = datasets.load(maps)
     assert (data.shape, data.classes, data.void) == ((6, 10), ("0", "1", "2"), VOID)
     held = np.load(maps.removeprefix("npz:"))
     assert np.array_equal(data.test.label_maps(np.array([4, 2])), held["y_test"][[4, 2]])
 
 
-def test_label_maps_of_two_parts_stay_with_their_images(maps):
+def test_steps__label_maps_of_two_parts_stay_with_their_images(maps):
     data = datasets.load(maps)
     both = ImageSet(maps, "all_ood").load().images
     assert np.array_equal(both.label_maps(), np.concatenate([data.train.label_maps(), data.test.label_maps()]))
     assert np.array_equal(both.label_maps(np.array([20, 3])), both.label_maps()[[20, 3]])
 
 
-def test_a_label_map_is_no_label_of_an_image(maps, data, context):
+def test_count_step__a_label_map_is_no_label_of_an_image(maps, data, context):
     """A classifier of as many classes as the maps have: its dump knows no labels, and no accuracy."""
     network = network_of_trial(trial_of(data, classes=(0, 1, 2)))
     step = predict_step(network, ImageSet(maps))
@@ -323,7 +323,7 @@ def test_a_label_map_is_no_label_of_an_image(maps, data, context):
         count_step(network, ImageSet(maps))
 
 
-def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
+def test_count_pixels__counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
     monkeypatch.setattr(pixels, "default_batch_size", lambda *_: 16)  # several batches
     counts = count_pixels([PerPixel()], dense_network(maps), ImageSet(maps).load(), None, HERE)
     truth, answer, scores = by_hand(maps)
@@ -353,7 +353,7 @@ class Seen(PerPixel):
         return super().forward(x)
 
 
-def test_a_batch_of_pixels_is_as_large_as_the_images_allow(maps, tmp_path):
+def test_count_pixels__a_batch_of_pixels_is_as_large_as_the_images_allow(maps, tmp_path):
     """Not as those that the network was trained with."""
     large, module = ImageSet(write_shapes(tmp_path / "large.npz", 2, 8, (300, 400))).load(), Seen()
     counts = count_pixels([module], dense_network(maps), large, None, HERE)
@@ -362,7 +362,7 @@ def test_a_batch_of_pixels_is_as_large_as_the_images_allow(maps, tmp_path):
 
 
 @pytest.mark.parametrize("change", [None, Corruption("contrast", 1)])
-def test_a_batch_of_pixels_without_room_is_halved(maps, monkeypatch, change):
+def test_count_pixels__a_batch_of_pixels_without_room_is_halved(maps, monkeypatch, change):
     monkeypatch.setattr(pixels, "default_batch_size", lambda *_: 32)
     network, shown = dense_network(maps), ImageSet(maps, change=change).load()
     whole = count_pixels([PerPixel()], network, shown, None, HERE)
@@ -374,7 +374,7 @@ def test_a_batch_of_pixels_without_room_is_halved(maps, monkeypatch, change):
         count_pixels([module], network, shown, None, HERE)
 
 
-def test_classes_of_logits_that_are_not_finite_are_not_counted(maps):
+def test_count_pixels__classes_of_logits_that_are_not_finite_are_not_counted(maps):
     class Broken(PerPixel):
         def forward(self, x):
             output = super().forward(x)
@@ -385,7 +385,7 @@ def test_classes_of_logits_that_are_not_finite_are_not_counted(maps):
         count_pixels([Broken()], dense_network(maps), ImageSet(maps).load(), None, HERE)
 
 
-def test_counts_of_shards_add_up(maps, monkeypatch):
+def test_count_pixels__counts_of_shards_add_up(maps, monkeypatch):
     monkeypatch.setattr(pixels, "default_batch_size", lambda *_: 1)  # softmax rounds by the size of its batch
     network, shown = dense_network(maps), ImageSet(maps).load()
     whole = count_pixels([PerPixel()], network, shown, None, HERE)
@@ -399,7 +399,7 @@ def test_counts_of_shards_add_up(maps, monkeypatch):
         assert np.array_equal(both.scores[name].rows, counts.rows)
 
 
-def test_a_step_keeps_counts_and_no_pixel(maps, tmp_path, monkeypatch):
+def test_context__a_step_keeps_counts_and_no_pixel(maps, tmp_path, monkeypatch):
     network, context = dense_network(maps), Context(Store(tmp_path), device="cpu")
     monkeypatch.setattr(pixels, "build", lambda network, *_: (PerPixel(), network))
     step = count_step(network, ImageSet(maps))
@@ -415,7 +415,7 @@ def test_a_step_keeps_counts_and_no_pixel(maps, tmp_path, monkeypatch):
     assert count_step(network, ImageSet(maps, limit=2)).key != step.key
 
 
-def test_what_is_not_dense_is_one_sentence(maps, data):
+def test_count_pixels__what_is_not_dense_is_one_sentence(maps, data):
     class Plain(nn.Module):
         normalized = False
 
@@ -430,7 +430,7 @@ def test_what_is_not_dense_is_one_sentence(maps, data):
         count_pixels([PerPixel(classes=2)], dense_network(maps, 2), ImageSet(maps).load(), None, HERE)
 
 
-def test_scores_beyond_float16_are_kept_in_a_float16_dump(tmp_path):
+def test_steps__scores_beyond_float16_are_kept_in_a_float16_dump(tmp_path):
     """Log-densities reach 10⁶: as float16 they would all be tied at its largest number."""
     from nescio.predict import outputs
 

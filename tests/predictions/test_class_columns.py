@@ -54,7 +54,7 @@ def option_of(sentence, flag):
     "arrays",
     [{"predictions": LOGITS, "label_ids": LABELS}, {"softmax": PROBS, "y_true": LABELS, "filename": LABELS * 0}],
 )
-def test_the_map_that_is_named_reads_the_file(arrays, capsys):
+def test_class_columns__the_map_that_is_named_reads_the_file(arrays, capsys):
     arrays |= {"filename": np.array([f"{row}.jpg" for row in range(N)])} if "filename" in arrays else {}
     np.savez("a.npz", **arrays)
     proposed = re.search(r"map (\S+?)[.:]", refusal(capsys, "evaluate", "a.npz"))[1]
@@ -62,14 +62,14 @@ def test_the_map_that_is_named_reads_the_file(arrays, capsys):
     assert any(row["metric"] == "accuracy" for row in rows)
 
 
-def test_proposed_maps():
+def test_proposed_map__proposed_maps():
     assert proposed_map(["predictions", "label_ids"]) == "logits=predictions,labels=label_ids"
     assert proposed_map(["p_0", "p_1", "target"]) == "probs=p,labels=target"
     assert proposed_map(["logits", "target", "a b"]) == "logits=logits,labels=target"
     assert proposed_map(["entirely", "foreign"]) == ""
 
 
-def test_two_arrays_are_told_apart(capsys):
+def test_class_columns__two_arrays_are_told_apart(capsys):
     np.save("y score.npy", PROBS)
     np.save("y_true.npy", LABELS)
     np.save("z.npy", LOGITS)
@@ -85,7 +85,7 @@ def test_two_arrays_are_told_apart(capsys):
     assert "--logits LOGITS.npy --labels y_true.npy" in refusal(capsys, "evaluate", "y_true.npy")
 
 
-def test_fitted_measures_are_known_in_any_case(capsys):
+def test_class_columns__fitted_measures_are_known_in_any_case(capsys):
     embeddings = np.random.default_rng(1).normal(size=(N, 4)) + np.eye(3, 4)[LABELS]
     for name in ("a.npz", "train.npz"):
         np.savez(name, logits=LOGITS, labels=LABELS, embeddings=embeddings + len(name))
@@ -95,7 +95,7 @@ def test_fitted_measures_are_known_in_any_case(capsys):
     assert "omit --train" in refusal(capsys, *words[:-1], "MSP", "--train", "train.npz")
 
 
-def test_percentages_of_confidence_say_what_to_divide_by():
+def test_predictions__percentages_of_confidence_say_what_to_divide_by():
     with pytest.raises(BadInput, match="divide percentages by 100"):
         Predictions(labels=LABELS, predicted=PROBS.argmax(1), confidence=100 * PROBS.max(1))
     with pytest.raises(BadInput) as no:
@@ -103,7 +103,7 @@ def test_percentages_of_confidence_say_what_to_divide_by():
     assert "100" not in str(no.value)
 
 
-def test_unknown_images_need_no_labels_though_the_map_names_them(capsys):
+def test_class_columns__unknown_images_need_no_labels_though_the_map_names_them(capsys):
     np.savez("test.npz", predictions=LOGITS, label_ids=LABELS)
     np.savez("ood.npz", predictions=LOGITS[::-1] + 0.1)
     words = ["evaluate", "test.npz", "--map", "logits=predictions,labels=label_ids"]
@@ -116,7 +116,7 @@ def test_unknown_images_need_no_labels_though_the_map_names_them(capsys):
 
 @pytest.mark.parametrize("prefix", ["", "prob_", "p_", "score_"])
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_columns_named_by_classes_are_read(prefix, ending):
+def test_predictions__columns_named_by_classes_are_read(prefix, ending):
     table = by_class(prefix, label=np.array(NAMES)[LABELS])
     if ending == "csv":
         csv("a.csv", table)
@@ -131,7 +131,7 @@ def test_columns_named_by_classes_are_read(prefix, ending):
     np.testing.assert_array_equal(dump.labels, LABELS)
 
 
-def test_the_order_of_the_columns_is_that_of_the_classes():
+def test_predictions__the_order_of_the_columns_is_that_of_the_classes():
     order = [2, 0, 1]
     csv("a.csv", {"label": np.array(NAMES)[LABELS], **{NAMES[at]: LOGITS[:, at] for at in order}})
     dump = Predictions.load("a.csv")
@@ -140,7 +140,7 @@ def test_the_order_of_the_columns_is_that_of_the_classes():
     np.testing.assert_array_equal(np.array(dump.class_names)[dump.labels], np.array(NAMES)[LABELS])
 
 
-def test_a_class_without_rows_and_columns_that_are_none():
+def test_predictions__a_class_without_rows_and_columns_that_are_none():
     csv("a.csv", by_class(true=np.array(NAMES)[LABELS % 2], place=np.arange(N) * 7.5))
     with pytest.raises(BadInput, match="prob_NAME"):
         Predictions.load("a.csv", names={"labels": "true"})
@@ -153,7 +153,7 @@ def test_a_class_without_rows_and_columns_that_are_none():
         assert Predictions.load(f"{name}.csv", names={"labels": "label"}).class_names == NAMES, name
 
 
-def test_columns_named_by_numbers():
+def test_predictions__columns_named_by_numbers():
     csv("a.csv", {"label": LABELS, **{f"p_{at}": PROBS[:, at] for at in (1, 0, 2)}})
     dump = Predictions.load("a.csv")
     np.testing.assert_allclose(np.exp(dump.logits[:, 0]), PROBS)
@@ -164,18 +164,18 @@ def test_columns_named_by_numbers():
     ("table", "sentence"),
     [(100 * PROBS, "divide percentages by 100"), (PROBS**2, r"prob_abyssinian …, or logit_abyssinian")],
 )
-def test_ambiguous_columns_are_refused(table, sentence):
+def test_predictions__ambiguous_columns_are_refused(table, sentence):
     csv("a.csv", by_class("", table, label=np.array(NAMES)[LABELS]))
     with pytest.raises(BadInput, match=sentence):
         Predictions.load("a.csv")
 
 
-def test_nothing_to_evaluate_is_no_success(capsys):
+def test_class_columns__nothing_to_evaluate_is_no_success(capsys):
     np.savez("a.npz", labels=LABELS, outputs=LOGITS)
     assert "--map logits=" in refusal(capsys, "evaluate", "a.npz", "--map", "labels=labels")
 
 
-def test_a_tuple_of_tensors(capsys):
+def test_predictions__a_tuple_of_tensors(capsys):
     torch = pytest.importorskip("torch")
     torch.save((torch.zeros(3, 2), torch.zeros(3)), "a.pt")
     with pytest.raises(BadInput, match=r"tuple of 2 .*torch\.save\(\{'logits'"):
@@ -186,17 +186,17 @@ def test_a_tuple_of_tensors(capsys):
     ("words", "cure"),
     [(["train", "erm"], "--method erm"), (["help"], "nescio --help"), (["help", "train"], "nescio train --help")],
 )
-def test_a_word_too_many_has_its_option(words, cure, capsys):
+def test_class_columns__a_word_too_many_has_its_option(words, cure, capsys):
     pytest.importorskip("torch")
     assert cure in refusal(capsys, *words)
 
 
-def test_an_unknown_part_may_come_with_a_plug_in(capsys):
+def test_class_columns__an_unknown_part_may_come_with_a_plug_in(capsys):
     pytest.importorskip("torch")
     assert "--plugin FILE.py" in refusal(capsys, "train", "--method", "my-own")
 
 
-def test_what_is_not_attainable_names_what_is(capsys):
+def test_threshold__what_is_not_attainable_names_what_is(capsys):
     np.savez(
         "a.npz", logits=np.tile(LOGITS, (4, 1)) + np.arange(720).reshape(240, 3) % 7 / 100, labels=np.tile(LABELS, 4)
     )
@@ -211,7 +211,7 @@ def test_predictions_take_named_fields():
         Predictions(LOGITS, LABELS)
 
 
-def test_a_value_of_a_scorecard_has_the_names_of_the_field():
+def test_scorecard__a_value_of_a_scorecard_has_the_names_of_the_field():
     card = scorecard(Predictions(logits=LOGITS, labels=LABELS))
     assert card.value("Acc") == card.value("accuracy")
     assert card.value("AUROC", "MSP") == card.value("auroc", "msp")

@@ -30,7 +30,7 @@ def one_sentence(no):
     return text
 
 
-def test_there_are_enough_kinds_and_every_one_has_its_own_name():
+def test_files__there_are_enough_kinds_and_every_one_has_its_own_name():
     names = [name for name, _, _ in MALFORMED]
     assert len(names) == len(set(names)) >= 60
 
@@ -56,7 +56,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("as_folder", [False, True])
-def test_no_pickle_is_ever_loaded(tmp_path, as_folder):
+def test_files__no_pickle_is_ever_loaded(tmp_path, as_folder):
     sprung = tmp_path / "sprung"
     trap = [Trap(sprung)] * N
     if as_folder:
@@ -127,14 +127,14 @@ SAVES = [
 
 
 @pytest.mark.parametrize(("call", "pattern"), [case[1:] for case in PREDICTIONS], ids=[case[0] for case in PREDICTIONS])
-def test_predictions(call, pattern):
+def test_files__predictions(call, pattern):
     with pytest.raises(BadInput) as no:
         call()
     assert re.search(pattern, one_sentence(no.value)), no.value
 
 
 @pytest.mark.parametrize(("held", "name", "pattern"), [case[1:] for case in SAVES], ids=[case[0] for case in SAVES])
-def test_saves(tmp_path, held, name, pattern):
+def test_files__saves(tmp_path, held, name, pattern):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "busy").mkdir()
     (tmp_path / "busy" / "thesis.txt").write_text("mine")
@@ -164,7 +164,7 @@ ANSWERS = ["accuracy", "nll", "brier", "ece", "classwise_ece"]
     ],
     ids=["NaN", "infinite", "short", "empty", "matrix", "truth by degrees", "text"],
 )
-def test_ranking_metrics(name, u, wrong, pattern):
+def test_files__ranking_metrics(name, u, wrong, pattern):
     with pytest.raises(BadInput) as no:
         getattr(metrics, name)(u, wrong)
     assert re.search(pattern, sentence(no.value)), no.value
@@ -187,7 +187,7 @@ def test_ranking_metrics(name, u, wrong, pattern):
     ],
     ids=["short", "high", "low", "half", "NaN", "negative", "sum", "flat", "empty", "one class"],
 )
-def test_answer_metrics(name, probs, labels, pattern):
+def test_files__answer_metrics(name, probs, labels, pattern):
     with pytest.raises(BadInput) as no:
         getattr(metrics, name)(probs, labels)
     assert re.search(pattern, sentence(no.value)), no.value
@@ -251,7 +251,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("kind", "call", "pattern"), [case[1:] for case in OTHERS], ids=[case[0] for case in OTHERS])
-def test_metrics_and_measures(kind, call, pattern):
+def test_files__metrics_and_measures(kind, call, pattern):
     with pytest.raises(kind) as no:
         call()
     assert type(no.value) is kind and isinstance(no.value, ValueError)

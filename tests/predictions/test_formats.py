@@ -208,7 +208,7 @@ def outcomes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_file_made_to_break_the_reader(outcomes, name):
+def test_formats__a_file_made_to_break_the_reader(outcomes, name):
     path, megabytes, seconds, outcome = outcomes[name]
     assert megabytes < MB and seconds < SECONDS
     if name in MADE_TO_BE_READ:
@@ -218,27 +218,27 @@ def test_a_file_made_to_break_the_reader(outcomes, name):
         assert len(outcome) < len(str(path)) + 500
 
 
-def test_a_pipe_as_one_array(tmp_path):
+def test_formats__a_pipe_as_one_array(tmp_path):
     os.mkfifo(tmp_path / "a.npy")
     with pytest.raises(BadInput, match=r"a\.npy:.*regular file"):
         Predictions.from_files(logits=tmp_path / "a.npy")
 
 
-def test_a_wide_table_is_read(tmp_path):
+def test_formats__a_wide_table_is_read(tmp_path):
     """As many classes as ImageNet-21k has."""
     wide = Predictions(logits=np.random.default_rng(0).normal(size=(2, 21_843)).astype(np.float32), labels=[0, 21_842])
     for ending in (".parquet", ".csv"):
         np.testing.assert_array_equal(Predictions.load(wide.save(tmp_path / f"a{ending}")).logits, wide.logits)
 
 
-def test_a_well_compressed_file_is_read(tmp_path):
+def test_formats__a_well_compressed_file_is_read(tmp_path):
     """Fifty times smaller than its arrays, but nothing that fills a memory."""
     np.savez_compressed(tmp_path / "a.npz", logits=np.zeros((100_000, 100), np.float32), labels=np.zeros(100_000, int))
     assert len(Predictions.load(tmp_path / "a.npz")) == 100_000
 
 
 @pytest.mark.parametrize("ending", ["", ".safetensors"])
-def test_a_dump_that_is_cut_while_it_is_read_is_a_sentence(tmp_path, ending):
+def test_formats__a_dump_that_is_cut_while_it_is_read_is_a_sentence(tmp_path, ending):
     path = Predictions(logits=np.zeros((200_000, 10)), labels=np.zeros(200_000, int)).save(tmp_path / f"dump{ending}")
     code = (
         "import os, sys; from nescio import BadInput, Predictions; from nescio.measures import summary\n"
@@ -263,25 +263,25 @@ def fuzz(seconds, seed, *readers):
         assert int(tried) > 0 and int(megabytes) < MB, line
 
 
-def test_random_damage():
+def test_formats__random_damage():
     """Seconds of flips, cuts and swaps, the same ones every time."""
     fuzz(0.5, 0, *(reader for reader in READERS if reader not in TORCH))
 
 
-def test_random_damage_of_images_and_tensors():
+def test_formats__random_damage_of_images_and_tensors():
     pytest.importorskip("torch")
     fuzz(0.3, 0, *TORCH)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
-def test_random_damage_for_long(reader):
+def test_formats__random_damage_for_long(reader):
     """Minutes of damage, other every time; a failure names its seed."""
     fuzz(30, int.from_bytes(os.urandom(3), "little"), reader)
 
 
 @pytest.mark.parametrize("start", [b"", b"label,prob_0\n", b"label,prob_0\n0,0.5"])
-def test_a_csv_without_line_ends_is_refused_at_once(tmp_path, start):
+def test_formats__a_csv_without_line_ends_is_refused_at_once(tmp_path, start):
     file = tmp_path / "sparse.csv"
     with file.open("wb") as handle:
         handle.write(start)
@@ -294,12 +294,12 @@ def test_a_csv_without_line_ends_is_refused_at_once(tmp_path, start):
         Predictions.load(file)
 
 
-def test_more_classes_than_can_be_judged_are_refused():
+def test_formats__more_classes_than_can_be_judged_are_refused():
     with pytest.raises(BadInput, match="100,001"):
         Predictions(logits=np.zeros((1, 100_001), np.float16))
 
 
-def test_small_votes_of_float16_give_no_warning():
+def test_formats__small_votes_of_float16_give_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         votes = np.array([[65504, 0]], np.float16)
@@ -316,7 +316,7 @@ def test_small_votes_of_float16_give_no_warning():
         ("parquet", b"nescio", b"nescin"),
     ],
 )
-def test_no_changed_byte_loses_class_names_silently(tmp_path, ending, old, new):
+def test_formats__no_changed_byte_loses_class_names_silently(tmp_path, ending, old, new):
     names = ["cat", "dog"]
     path = Predictions(labels=[0, 1], logits=np.eye(2), class_names=names).save(tmp_path / f"a.{ending}")
     blob = bytearray(path.read_bytes())
@@ -335,7 +335,7 @@ SIZE = 50_000_000_000
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".npz", ".safetensors", ".csv", ".pt", ".npy", ".bin"])
-def test_a_sparse_file_is_refused_before_its_checksum_is_taken(tmp_path, ending):
+def test_predictions_from_file__a_sparse_file_is_refused_before_its_checksum_is_taken(tmp_path, ending):
     path = tmp_path / f"zeros{ending}"
     path.touch()
     os.truncate(path, SIZE)
@@ -345,13 +345,13 @@ def test_a_sparse_file_is_refused_before_its_checksum_is_taken(tmp_path, ending)
     assert time.process_time() - before < 5  # the checksum takes more than 20
 
 
-def test_a_pipe_is_refused(tmp_path):
+def test_predictions_from_file__a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "preds.npz")
     with pytest.raises(BadInput, match=r"preds\.npz"):
         predictions_from_file(tmp_path / "preds.npz")
 
 
-def test_a_small_table_of_many_labels_is_refused(tmp_path):
+def test_formats__a_small_table_of_many_labels_is_refused(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -21,7 +21,7 @@ LABELS = RNG.integers(0, 4, 50)
 
 @pytest.mark.parametrize(("classes", "decimals"), [(10, 3), (10, 2), (1000, 3), (1000, 4), (4, 1)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rounded_probabilities_are_divided_by_their_sum(classes, decimals, dtype):
+def test_inputs__rounded_probabilities_are_divided_by_their_sum(classes, decimals, dtype):
     exact = softmax(np.random.default_rng(1).normal(size=(300, classes)) * 3, axis=1)
     rounded = exact.round(decimals).astype(dtype)
     assert np.abs(rounded.sum(1) - 1).max() > 1.1e-3
@@ -34,7 +34,7 @@ def test_rounded_probabilities_are_divided_by_their_sum(classes, decimals, dtype
     assert f"rounded to {decimals} decimals" in note and "by its sum" in note
 
 
-def test_the_note_of_the_reader_reaches_the_scorecard_and_every_copy(tmp_path, rng):
+def test_scorecard__the_note_of_the_reader_reaches_the_scorecard_and_every_copy(tmp_path, rng):
     probs = softmax(rng.normal(size=(50, 10)) * 2, axis=1).round(2)
     np.savez(tmp_path / "a.npz", probs=probs, labels=np.arange(50) % 10)
     p = Predictions.load(tmp_path / "a.npz")
@@ -46,7 +46,7 @@ def test_the_note_of_the_reader_reaches_the_scorecard_and_every_copy(tmp_path, r
     assert scorecard(Predictions(logits=LOGITS, labels=LABELS)).notes == []
 
 
-def test_sums_that_rounding_does_not_explain_are_refused():
+def test_inputs__sums_that_rounding_does_not_explain_are_refused():
     row = np.array([[0.503, 0.5], [0.25, 0.75]])
     with pytest.raises(BadInput, match=r"row 0 is off by 0\.003"):
         Predictions(probs=row)  # two numbers of three decimals are off by 0.001 at most
@@ -56,7 +56,7 @@ def test_sums_that_rounding_does_not_explain_are_refused():
         Predictions(probs=many)
 
 
-def test_logits_that_look_like_probabilities_are_noted():
+def test_inputs__logits_that_look_like_probabilities_are_noted():
     probs = softmax(LOGITS, axis=1)
     (note,) = Predictions(logits=probs, labels=LABELS).notes
     assert "look like probabilities" in note
@@ -69,7 +69,7 @@ def test_logits_that_look_like_probabilities_are_noted():
 # ---- both, one column, masks, log-probabilities
 
 
-def test_logits_win_over_the_probabilities_that_are_their_softmax(rng):
+def test_inputs__logits_win_over_the_probabilities_that_are_their_softmax(rng):
     for probs in (
         softmax(LOGITS, axis=1),
         softmax(LOGITS, axis=1).astype(np.float16),
@@ -85,7 +85,7 @@ def test_logits_win_over_the_probabilities_that_are_their_softmax(rng):
 
 
 @pytest.mark.parametrize("shape", [(50,), (50, 1)])
-def test_one_column_of_a_binary_classifier(shape, rng):
+def test_inputs__one_column_of_a_binary_classifier(shape, rng):
     z = rng.normal(size=50) * 3
     p = 1 / (1 + np.exp(-z))
     labels = (rng.random(50) < p).astype(int)
@@ -98,7 +98,7 @@ def test_one_column_of_a_binary_classifier(shape, rng):
         assert "a binary classifier" in dump.notes[0]
 
 
-def test_masked_classes_have_probability_zero():
+def test_inputs__masked_classes_have_probability_zero():
     masked = LOGITS.copy()
     masked[:, 2] = -np.inf
     labels = np.where(LABELS == 2, 0, LABELS)
@@ -117,7 +117,7 @@ def test_masked_classes_have_probability_zero():
     np.testing.assert_allclose(of_masked.log_loss, -np.log(np.finfo(np.float64).tiny))
 
 
-def test_masked_classes_stay_masked_under_calibration_and_in_files(tmp_path, rng):
+def test_inputs__masked_classes_stay_masked_under_calibration_and_in_files(tmp_path, rng):
     from nescio.analysis import calibration
 
     logits = LOGITS + 1.5 * np.eye(4)[LABELS]  # better than chance, else no temperature is best
@@ -131,7 +131,7 @@ def test_masked_classes_stay_masked_under_calibration_and_in_files(tmp_path, rng
         assert summary(scale(dump)).outcomes().log_loss.mean() <= summary(dump).outcomes().log_loss.mean() + 1e-9
 
 
-def test_log_probabilities_must_sum_to_one():
+def test_inputs__log_probabilities_must_sum_to_one():
     logs = log_softmax(LOGITS, axis=1)
     for dtype in (np.float16, np.float32, np.float64):
         Predictions(logits=logs.astype(dtype), normalized=True)
@@ -141,7 +141,7 @@ def test_log_probabilities_must_sum_to_one():
             Predictions(logits=far, normalized=True)
 
 
-def test_the_copy_in_half_precision_does_not_win_by_its_zeros(rng):
+def test_inputs__the_copy_in_half_precision_does_not_win_by_its_zeros(rng):
     """One floor whatever the dtype: a wrong answer with probability 0 costs a float16 model what it costs others."""
     z = rng.normal(size=(400, 5)) * 30
     labels = rng.integers(0, 5, 400)
@@ -159,7 +159,7 @@ def test_the_copy_in_half_precision_does_not_win_by_its_zeros(rng):
 # ---- names of classes
 
 
-def test_names_of_classes_become_numbers_in_sorted_order():
+def test_inputs__names_of_classes_become_numbers_in_sorted_order():
     names = np.array(["owl", "ant", "cat", "bee"])
     p = Predictions(labels=names[LABELS], logits=LOGITS)
     assert p.class_names == ("ant", "bee", "cat", "owl")
@@ -171,7 +171,7 @@ def test_names_of_classes_become_numbers_in_sorted_order():
     np.testing.assert_array_equal(Predictions(labels=LABELS.astype(str), logits=LOGITS).labels, LABELS)
 
 
-def test_a_name_that_is_no_class_belongs_to_a_row_that_was_not_taught(tmp_path):
+def test_inputs__a_name_that_is_no_class_belongs_to_a_row_that_was_not_taught(tmp_path):
     held = {"labels": ["ant", "yak"], "logits": LOGITS[:2], "class_names": ["ant", "bee", "cat", "owl"]}
     with pytest.raises(BadInput, match=r"labels contains 4 in row 1,.*but.*are 0 to 3"):
         Predictions(**held)
@@ -180,7 +180,7 @@ def test_a_name_that_is_no_class_belongs_to_a_row_that_was_not_taught(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["", ".npz", ".safetensors", ".parquet"])
-def test_names_of_classes_are_kept(tmp_path, ending):
+def test_inputs__names_of_classes_are_kept(tmp_path, ending):
     p = Predictions(labels=LABELS, logits=LOGITS, class_names=["a", "b", "c", "ü"])
     assert Predictions.load(p.save(tmp_path / f"a{ending}")).class_names == ("a", "b", "c", "ü")
 
@@ -188,7 +188,7 @@ def test_names_of_classes_are_kept(tmp_path, ending):
 # ---- the same rows twice
 
 
-def test_the_same_rows_are_known_in_any_order_and_under_any_index(rng):
+def test_same_rows__the_same_rows_are_known_in_any_order_and_under_any_index(rng):
     p = Predictions(logits=LOGITS, labels=LABELS, embeddings=LOGITS)
     order = rng.permutation(50)
     assert same_rows(p, p)
@@ -207,7 +207,7 @@ def test_the_same_rows_are_known_in_any_order_and_under_any_index(rng):
 
 
 @pytest.mark.parametrize("form", ["{}", "{}.0", " {} ", "+{}", "{}."])
-def test_class_numbers_written_as_text_are_those_numbers(form):
+def test_inputs__class_numbers_written_as_text_are_those_numbers(form):
     """Sorted as names, 10 would come before 2."""
     numbers = np.arange(24) % 12
     dump = Predictions(labels=[form.format(number) for number in numbers], logits=3 * np.eye(12)[numbers])
@@ -215,19 +215,19 @@ def test_class_numbers_written_as_text_are_those_numbers(form):
     assert dump.class_names is None and dump.notes == ()
 
 
-def test_notes_hold_nothing_that_a_terminal_obeys():
+def test_inputs__notes_hold_nothing_that_a_terminal_obeys():
     dump = Predictions(labels=[0, 1], logits=3 * np.eye(2), notes=["a\x1b[31m\nb"])
     assert dump.notes == ("a [31m b",)
 
 
 @pytest.mark.parametrize("few", [-1.0, 1e308])
-def test_votes_that_cannot_be_counted(few):
+def test_inputs__votes_that_cannot_be_counted(few):
     with pytest.raises(BadInput, match=r"votes.* in row 1"):
         Predictions(labels=[0, 1], logits=np.eye(2), annotations=[[1.0, 2.0], [few, 1.0]])
 
 
 @pytest.mark.parametrize("flags", [[True, False, True, True], [1, 0, 1, 1]])
-def test_load_of_tensors_with_in_distribution(tmp_path, flags):
+def test_inputs__load_of_tensors_with_in_distribution(tmp_path, flags):
     torch = pytest.importorskip("torch")
     torch.save(
         {"labels": torch.arange(4) % 2, "logits": torch.eye(4)[:, :2], "in_distribution": torch.tensor(flags)},
@@ -237,7 +237,7 @@ def test_load_of_tensors_with_in_distribution(tmp_path, flags):
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per", "ignore:Sparse CSR")
-def test_tensors_of_every_kind_are_numbers_or_a_sentence(tmp_path):
+def test_inputs__tensors_of_every_kind_are_numbers_or_a_sentence(tmp_path):
     torch = pytest.importorskip("torch")
     labels, logits = torch.arange(8) % 2, torch.linspace(-2, 2, 16).reshape(8, 2)
     read = {
@@ -262,7 +262,7 @@ def test_tensors_of_every_kind_are_numbers_or_a_sentence(tmp_path):
             Predictions.load(tmp_path / f"{name}.pt")
 
 
-def test_a_flipped_bit_in_a_file_of_tensors_is_noticed(tmp_path):
+def test_inputs__a_flipped_bit_in_a_file_of_tensors_is_noticed(tmp_path):
     torch = pytest.importorskip("torch")
     torch.save({"labels": torch.zeros(4, dtype=torch.long), "logits": torch.full((4, 2), 7.0)}, tmp_path / "a.pt")
     content = bytearray((tmp_path / "a.pt").read_bytes())
@@ -275,7 +275,7 @@ def test_a_flipped_bit_in_a_file_of_tensors_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
 @pytest.mark.parametrize("first", ["", "sep={}\r\n"])
-def test_a_table_that_is_not_separated_by_commas_is_called_so(tmp_path, separator, first):
+def test_inputs__a_table_that_is_not_separated_by_commas_is_called_so(tmp_path, separator, first):
     lines = ["label,logit_0,logit_1", "0,1.5,0.5", "1,0.25,2"]
     text = first.format(separator) + "\r\n".join(lines).replace(",", separator).replace(".", ",")
     (tmp_path / "a.csv").write_text("\ufeff" + text, encoding="utf-8")
@@ -293,21 +293,21 @@ def test_a_table_that_is_not_separated_by_commas_is_called_so(tmp_path, separato
         '"data_offsets": [32, 48]}',
     ],
 )
-def test_a_header_of_safetensors_says_one_thing(tmp_path, logits):
+def test_inputs__a_header_of_safetensors_says_one_thing(tmp_path, logits):
     header = f'{{"labels": {{"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}, "logits": {logits}}}'.encode()
     (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(48))
     with pytest.raises(BadInput, match=r"header.*\.safetensors file"):
         Predictions.load(tmp_path / "a.safetensors")
 
 
-def test_a_link_to_nothing_is_not_called_near_to_itself(tmp_path):
+def test_inputs__a_link_to_nothing_is_not_called_near_to_itself(tmp_path):
     (tmp_path / "a.npz").symlink_to(tmp_path / "gone.npz")
     with pytest.raises(BadInput, match=r"such file.*\.$"):
         Predictions.load(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("field", ["embeddings", "variants"])
-def test_a_number_whose_square_overflows_is_named_with_its_field_and_row(field):
+def test_inputs__a_number_whose_square_overflows_is_named_with_its_field_and_row(field):
     table = np.eye(6, 3)
     table[4, 1] = -1.5e308
     arrays = {"labels": np.arange(6) % 3, "logits": np.eye(6, 3)}
@@ -316,17 +316,17 @@ def test_a_number_whose_square_overflows_is_named_with_its_field_and_row(field):
 
 
 @pytest.mark.parametrize("pair", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("cat", "cat ")])
-def test_class_names_that_look_alike_are_noted(pair):
+def test_inputs__class_names_that_look_alike_are_noted(pair):
     predictions = Predictions(labels=[*pair, "dog"], predicted=["dog", "dog", "dog"], confidence=[0.5, 0.5, 0.5])
     assert any(ascii(pair[0]) in note and ascii(pair[1]) in note for note in predictions.notes)
 
 
-def test_a_class_name_with_a_nul_character_is_refused():
+def test_inputs__a_class_name_with_a_nul_character_is_refused():
     with pytest.raises(BadInput, match=r"labels .* row 1"):
         Predictions(labels=["cat", "c\0t"], predicted=["cat", "cat"], confidence=[0.5, 0.5])
 
 
 @pytest.mark.parametrize("name", ["c\0t", "cat\0"])
-def test_a_nul_character_in_class_names_is_refused(name):
+def test_inputs__a_nul_character_in_class_names_is_refused(name):
     with pytest.raises(BadInput, match=r"class_names .* class 1"):
         Predictions(labels=[0, 1], logits=np.eye(2), class_names=["dog", name])

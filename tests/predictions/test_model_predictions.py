@@ -22,7 +22,7 @@ pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
 
 
-def test_of_one_model_the_answer_to_most_rows_is_taken(place, tmp_path):
+def test_list_stored_predictions__of_one_model_the_answer_to_most_rows_is_taken(place, tmp_path):
     store = Store(tmp_path)
     for images in (images_at(place), images_at(place, limit=4)):
         answers(place, store, "test_resnet", images=images)
@@ -33,7 +33,7 @@ def test_of_one_model_the_answer_to_most_rows_is_taken(place, tmp_path):
     assert list_stored_predictions(store, "npz:other.npz") == [] and list_stored_predictions(store, ood=True) == []
 
 
-def test_sets_outside_are_marked(place, tmp_path):
+def test_list_stored_predictions__sets_outside_are_marked(place, tmp_path):
     store = Store(tmp_path / "store")
     other = folder(tmp_path / "animals", ("ant", "bee"), each=3)
     images = ImageSet(absolute_name(f"folder:{other}"), split="all_ood")
@@ -45,13 +45,13 @@ def test_sets_outside_are_marked(place, tmp_path):
     assert list_stored_predictions(store, ood=False) == []
 
 
-def test_only_predictions_that_were_made_to_compare_models_are_listed(place, tmp_path):
+def test_list_stored_predictions__only_predictions_that_were_made_to_compare_models_are_listed(place, tmp_path):
     store = Store(tmp_path)
     (found,), _ = answers(place, store, "test_resnet", compared=False)
     assert found.facts["rows"] == N and list_stored_predictions(store) == []
 
 
-def test_a_persons_own_file_is_an_entry(tmp_path):
+def test_predictions_from_file__a_persons_own_file_is_an_entry(tmp_path):
     rng = np.random.default_rng(0)
     dump = Predictions(logits=rng.normal(size=(5, 3)), labels=[0, 1, 2, 0, 1])
     dump.save(tmp_path / "mine.npz")
@@ -69,7 +69,7 @@ def test_a_persons_own_file_is_an_entry(tmp_path):
         predictions_from_file(tmp_path / "nothing.npz")
 
 
-def test_a_damaged_entry_is_named(place, tmp_path):
+def test_list_stored_predictions__a_damaged_entry_is_named(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
     (found.path.parent / "facts.json").write_text("{")
     with pytest.raises(BadInput, match=f"{found.key} is damaged"):
@@ -82,7 +82,7 @@ def flip(file):
     file.write_bytes(content)
 
 
-def test_a_flipped_bit_in_a_stored_dump_is_a_sentence(place, tmp_path):
+def test_list_stored_predictions__a_flipped_bit_in_a_stored_dump_is_a_sentence(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
     flip(found.path / "logits.npy")
     (again,) = list_stored_predictions(Store(tmp_path))
@@ -93,7 +93,7 @@ def test_a_flipped_bit_in_a_stored_dump_is_a_sentence(place, tmp_path):
         list_stored_predictions(Store(tmp_path))
 
 
-def test_a_model_of_the_store_by_its_name(place, tmp_path):
+def test_predictions_from_text__a_model_of_the_store_by_its_name(place, tmp_path):
     store = Store(tmp_path / "store")
     (found,), _ = answers(place, store, "test_resnet")
     named = predictions_from_text("zoo:test_resnet", store)

@@ -41,7 +41,7 @@ def write(path, **arrays):
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors", ".parquet", ".csv", ".pt", ".pth"])
-def test_a_map_names_the_fields_of_any_file(tmp_path, ending):
+def test_names__a_map_names_the_fields_of_any_file(tmp_path, ending):
     path = write(tmp_path / f"a{ending}", predictions=LOGITS, label_ids=LABELS, weights=np.ones(6, np.float32))
     p = Predictions.load(path, names=NAMES)
     np.testing.assert_array_equal(p.logits[:, 0], LOGITS)
@@ -53,14 +53,14 @@ def test_a_map_names_the_fields_of_any_file(tmp_path, ending):
         Predictions.load(path, names={**NAMES, "labels": "nowhere"})
 
 
-def test_a_map_over_dicts_folders_and_own_names(tmp_path):
+def test_names__a_map_over_dicts_folders_and_own_names(tmp_path):
     p = Predictions.load({"predictions": LOGITS, "label_ids": LABELS, "x": 1, "scores/u": LABELS}, names=NAMES)
     assert p.labels.tolist() == LABELS.tolist() and list(p.scores) == ["u"]
     folder = Predictions(logits=LOGITS, scores={"a": LABELS}).save(tmp_path / "dump")
     assert Predictions.load(folder, names={"scores/b": "scores/a"}).scores["b"].tolist() == LABELS.tolist()
 
 
-def test_a_map_that_means_nothing_is_refused():
+def test_names__a_map_that_means_nothing_is_refused():
     with pytest.raises(BadInput, match=r"'logit'.*known field.*\(did you mean 'logits'\?\)"):
         Predictions.load({"z": LOGITS}, names={"logit": "z"})
     with pytest.raises(BadInput, match="to two fields"):
@@ -68,13 +68,13 @@ def test_a_map_that_means_nothing_is_refused():
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_a_mapped_column_takes_the_place_of_the_one_with_the_name_of_the_field(tmp_path, ending):
+def test_names__a_mapped_column_takes_the_place_of_the_one_with_the_name_of_the_field(tmp_path, ending):
     path = write(tmp_path / f"a{ending}", label=LABELS * 0, true=LABELS, pred=LABELS, conf=LABELS / 2)
     p = Predictions.load(path, names={"labels": "true"})
     assert p.labels.tolist() == LABELS.tolist() and p.correctness.all() and "label" in p.notes[0]
 
 
-def test_columns_that_nobody_named_may_hold_anything(tmp_path):
+def test_names__columns_that_nobody_named_may_hold_anything(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -89,7 +89,7 @@ def test_columns_that_nobody_named_may_hold_anything(tmp_path):
 # ---- a file per field
 
 
-def test_every_field_from_a_file_of_its_own(tmp_path):
+def test_names__every_field_from_a_file_of_its_own(tmp_path):
     torch = pytest.importorskip("torch")
     np.save(tmp_path / "z.npy", LOGITS)
     torch.save(torch.tensor(LABELS), tmp_path / "y.pt")
@@ -101,7 +101,7 @@ def test_every_field_from_a_file_of_its_own(tmp_path):
     assert not out.in_distribution.any()
 
 
-def test_files_of_one_field_that_cannot_be_used(tmp_path):
+def test_names__files_of_one_field_that_cannot_be_used(tmp_path):
     np.savez(tmp_path / "two.npz", a=LABELS, b=LABELS)
     (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr'")
     (tmp_path / "a.txt").write_text("1 2 3")
@@ -121,7 +121,7 @@ def test_files_of_one_field_that_cannot_be_used(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["list", "large", "fixed"])
-def test_a_column_of_lists_is_a_matrix(tmp_path, kind, rng):
+def test_names__a_column_of_lists_is_a_matrix(tmp_path, kind, rng):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -141,7 +141,7 @@ def test_a_column_of_lists_is_a_matrix(tmp_path, kind, rng):
 # ---- tensors
 
 
-def test_tensors_of_any_kind_are_read_and_objects_are_not(tmp_path):
+def test_names__tensors_of_any_kind_are_read_and_objects_are_not(tmp_path):
     torch = pytest.importorskip("torch")
     path = tmp_path / "a.pt"
     torch.save({"logits": torch.tensor(LOGITS).bfloat16(), "scores": {"u": torch.arange(6)}}, path)
@@ -156,7 +156,7 @@ def test_tensors_of_any_kind_are_read_and_objects_are_not(tmp_path):
         Predictions.load(path)
 
 
-def test_without_torch_a_sentence(tmp_path, monkeypatch):
+def test_names__without_torch_a_sentence(tmp_path, monkeypatch):
     path = write(tmp_path / "a.pt", logits=LOGITS)
     real = builtins.__import__
 
@@ -170,7 +170,7 @@ def test_without_torch_a_sentence(tmp_path, monkeypatch):
         Predictions.load(path)
 
 
-def test_a_tensor_that_repeats_one_number_without_end_is_refused(tmp_path):
+def test_names__a_tensor_that_repeats_one_number_without_end_is_refused(tmp_path):
     torch = pytest.importorskip("torch")
     torch.save({"logits": torch.zeros(1).expand(10**6, 10**3)}, tmp_path / "a.pt")
     with pytest.raises(BadInput, match=r"a\.pt:.*tensor.*take 8 GB of memory"):
@@ -189,7 +189,7 @@ def test_a_tensor_that_repeats_one_number_without_end_is_refused(tmp_path):
         ("label,correct,conf", "0,1,0.9", "1,0,0.4", "2,1,0.7"),
     ],
 )
-def test_first_answers_in_a_table(tmp_path, lines):
+def test_names__first_answers_in_a_table(tmp_path, lines):
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
     p = Predictions.load(tmp_path / "a.csv")
     assert p.correctness.tolist() == [True, False, True] and p.has_outcomes and p.confidence.tolist() == [0.9, 0.4, 0.7]
@@ -202,7 +202,7 @@ def test_first_answers_in_a_table(tmp_path, lines):
 # ---- formulas
 
 
-def test_a_spreadsheet_computes_nothing(tmp_path):
+def test_names__a_spreadsheet_computes_nothing(tmp_path):
     cells = ["=1+1", "+1", "-x", "@cmd", "\tx", "plain", "'=quoted", "it's", "-1x"]
     p = Predictions(index=cells, labels=np.zeros(9, int), groups={"g": cells[::-1]})
     path = p.save(tmp_path / "a.csv")
@@ -212,7 +212,7 @@ def test_a_spreadsheet_computes_nothing(tmp_path):
     assert again.index.tolist() == cells and again.groups["g"].tolist() == cells[::-1]
 
 
-def test_a_spreadsheet_computes_nothing_of_a_table_of_results(tmp_path):
+def test_names__a_spreadsheet_computes_nothing_of_a_table_of_results(tmp_path):
     from nescio.predictions.columns import save_columns
 
     path = save_columns(tmp_path / "a.csv", {"model": ["=cmd()", "resnet", "-x"], "value": [-1.5, None, 2.0]})

@@ -60,7 +60,7 @@ def assert_same(a, b, widths=True):
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("normalized", [False, True])
-def test_what_is_saved_is_loaded(tmp_path, ending, dtype, normalized):
+def test_outputs__what_is_saved_is_loaded(tmp_path, ending, dtype, normalized):
     p = full(dtype=dtype, text=ending != ".safetensors", normalized=normalized)
     path = p.save(tmp_path / f"dump{ending}")
     assert_same(p, Predictions.load(path), widths=ending != ".csv")
@@ -69,14 +69,14 @@ def test_what_is_saved_is_loaded(tmp_path, ending, dtype, normalized):
 
 
 @pytest.mark.parametrize("ending", ["", ".npz", ".safetensors"])
-def test_draws_and_members_are_kept(tmp_path, ending):
+def test_outputs__draws_and_members_are_kept(tmp_path, ending):
     p = full(s=4, members=True, text=False, dtype=np.float16)
     assert_same(p, Predictions.load(p.save(tmp_path / f"dump{ending}")))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @given(data=st.data())
-def test_any_fields_survive(tmp_path_factory, ending, data):
+def test_outputs__any_fields_survive(tmp_path_factory, ending, data):
     n = data.draw(st.integers(1, 5))
     number = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -91,7 +91,7 @@ def test_any_fields_survive(tmp_path_factory, ending, data):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_saving_again_replaces_even_what_is_mapped(tmp_path, ending):
+def test_outputs__saving_again_replaces_even_what_is_mapped(tmp_path, ending):
     path = full(text=False).save(tmp_path / f"dump{ending}")
     mapped = Predictions.load(path)
     mapped.take(slice(3)).save(path)
@@ -101,7 +101,7 @@ def test_saving_again_replaces_even_what_is_mapped(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_failed_save_leaves_nothing_and_breaks_nothing(tmp_path, ending, monkeypatch):
+def test_outputs__a_failed_save_leaves_nothing_and_breaks_nothing(tmp_path, ending, monkeypatch):
     p = full(text=False)
     path = p.save(tmp_path / f"dump{ending}")
 
@@ -115,14 +115,14 @@ def test_a_failed_save_leaves_nothing_and_breaks_nothing(tmp_path, ending, monke
     assert len(Predictions.load(path)) == 7
 
 
-def test_permissions_follow_the_umask(tmp_path):
+def test_outputs__permissions_follow_the_umask(tmp_path):
     path = full().save(tmp_path / "dump.npz")
     umask = os.umask(0)
     os.umask(umask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_a_folder_is_memory_mapped_and_checked(tmp_path):
+def test_outputs__a_folder_is_memory_mapped_and_checked(tmp_path):
     p = full(text=False)
     folder = p.save(tmp_path / "dump")
     loaded = Predictions.load(folder)
@@ -136,7 +136,7 @@ def test_a_folder_is_memory_mapped_and_checked(tmp_path):
     assert {"logits.npy", "scores/native.npy"} <= {entry["file"] for entry in manifest["arrays"].values()}
 
 
-def test_memory_of_a_mapped_dump_is_given_back(tmp_path):
+def test_outputs__memory_of_a_mapped_dump_is_given_back(tmp_path):
     """A 64 MB dump is loaded with a few MB of resident memory, and forgotten rows read the same again."""
     logits = np.tile(np.arange(1000, dtype=np.float32), (16_384, 1))
     folder = Predictions(logits=logits).save(tmp_path / "dump")
@@ -155,14 +155,14 @@ def test_memory_of_a_mapped_dump_is_given_back(tmp_path):
     np.testing.assert_array_equal(loaded.logits[:, 0], logits)
 
 
-def test_forgetting_never_touches_memory_that_can_be_written():
+def test_outputs__forgetting_never_touches_memory_that_can_be_written():
     array = np.arange(100_000.0)
     release_pages(array)
     release_pages(array[::2])
     np.testing.assert_array_equal(array, np.arange(100_000.0))
 
 
-def test_npz_written_by_numpy(tmp_path):
+def test_outputs__npz_written_by_numpy(tmp_path):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(6, 3))
     arrays = {"labels": [0, 1, 2, 0, 1, 2], "logits": logits.astype(">f4"), "scores/native": rng.random(6)}
@@ -177,7 +177,7 @@ def test_npz_written_by_numpy(tmp_path):
         assert {"scores/native", "variants/tta", "groups/domain", "normalized"} <= set(archive.files)
 
 
-def test_safetensors_both_ways_with_the_library(tmp_path):
+def test_outputs__safetensors_both_ways_with_the_library(tmp_path):
     library = pytest.importorskip("safetensors.numpy")
     p = full(text=False, s=2, members=True)
     held = library.load_file(p.save(tmp_path / "a.safetensors"))
@@ -187,7 +187,7 @@ def test_safetensors_both_ways_with_the_library(tmp_path):
     assert_same(p, Predictions.load(tmp_path / "b.safetensors"))
 
 
-def test_bfloat16_without_torch(tmp_path):
+def test_outputs__bfloat16_without_torch(tmp_path):
     """The upper halves of float32 numbers, read at an odd offset too."""
     exact = np.array([[1.0, -2.5], [0.15625, 3e30]], np.float32)
     half = (exact.view(np.uint32) >> 16).astype("<u2").tobytes()
@@ -205,7 +205,7 @@ def test_bfloat16_without_torch(tmp_path):
         assert logits.dtype == np.float32
 
 
-def test_class_columns_are_ordered_by_their_number(tmp_path):
+def test_outputs__class_columns_are_ordered_by_their_number(tmp_path):
     c = 12
     columns = [f"logit_{i}" for i in sorted(range(c), key=str)]
     lines = [",".join(["label", *columns, "u_native"])]
@@ -216,7 +216,7 @@ def test_class_columns_are_ordered_by_their_number(tmp_path):
     assert p.labels.tolist() == [0, 11] and p.scores["native"].tolist() == [0.5, 0.5]
 
 
-def test_tables_written_by_pandas(tmp_path):
+def test_outputs__tables_written_by_pandas(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
         {"label": [0, 1], "prob_0": [0.75, 0.5], "prob_1": [0.25, 0.5], "in_distribution": [True, False]}
@@ -230,13 +230,13 @@ def test_tables_written_by_pandas(tmp_path):
         np.testing.assert_allclose(np.exp(p.logits[:, 0]), [[0.75, 0.25], [0.5, 0.5]])
 
 
-def test_csv_starts_like_a_spreadsheet_writes_it(tmp_path):
+def test_outputs__csv_starts_like_a_spreadsheet_writes_it(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbf"label","u_native","group_id"\r\n0,1e-3,007\r\n1,2,x\r\n')
     p = Predictions.load(tmp_path / "a.csv")
     assert p.scores["native"].tolist() == [0.001, 2.0] and p.groups["id"].tolist() == ["007", "x"]
 
 
-def test_a_late_fraction_in_a_long_column(tmp_path):
+def test_outputs__a_late_fraction_in_a_long_column(tmp_path):
     """Column types are stated, not inferred from the first megabyte."""
     n = 200_000
     text = "label,logit_0,logit_1\n" + "1,2,3\n" * n + "0,0.5,1\n"
@@ -244,7 +244,7 @@ def test_a_late_fraction_in_a_long_column(tmp_path):
     assert Predictions.load(tmp_path / "a.csv").logits[-1, 0, 0] == 0.5
 
 
-def test_dicts_flat_and_nested():
+def test_outputs__dicts_flat_and_nested():
     logits = np.eye(3)
     flat = Predictions.load({"logits": logits, "scores/native": [1, 2, 3], "labels": None})
     nested = Predictions.load({"logits": logits, "scores": {"native": [1, 2, 3]}})
@@ -252,7 +252,7 @@ def test_dicts_flat_and_nested():
     assert Predictions.load(flat) is flat
 
 
-def test_reading_tables_needs_no_pandas(tmp_path):
+def test_outputs__reading_tables_needs_no_pandas(tmp_path):
     p = full()
     names = [str(p.save(tmp_path / f"a{ending}")) for ending in (".csv", ".parquet", ".npz")]
     code = (
@@ -264,7 +264,7 @@ def test_reading_tables_needs_no_pandas(tmp_path):
     assert run.stdout.strip() == "[]"
 
 
-def test_outside_rows_were_not_taught(tmp_path):
+def test_outputs__outside_rows_were_not_taught(tmp_path):
     path = tmp_path / "ood.npz"
     np.savez(path, logits=np.eye(3), labels=[7, 8, 9])
     assert Predictions.load(path, ood=True).in_distribution.tolist() == [False] * 3
@@ -276,7 +276,7 @@ def test_outside_rows_were_not_taught(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors", ".parquet", ".csv"])
-def test_damaged_files_never_show_a_traceback(tmp_path, ending):
+def test_outputs__damaged_files_never_show_a_traceback(tmp_path, ending):
     """Bytes flipped, cut and inserted anywhere: a sentence, or (where a format has no checksum) other numbers."""
     rng = np.random.default_rng(0)
     whole = full(text=ending != ".safetensors").save(tmp_path / f"whole{ending}").read_bytes()
@@ -301,7 +301,7 @@ def test_damaged_files_never_show_a_traceback(tmp_path, ending):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_probs_become_log_probabilities(dtype):
+def test_outputs__probs_become_log_probabilities(dtype):
     probs = np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]], dtype)
     p = Predictions(probs=probs)
     assert p.normalized and p.logits.shape == (2, 1, 3)
@@ -313,13 +313,13 @@ def test_probs_become_log_probabilities(dtype):
 
 
 @pytest.mark.parametrize(("dtype", "slack"), [(np.float16, 1e-2), (np.float32, 1e-3), (np.float64, 1e-3)])
-def test_how_far_a_row_may_be_from_one(dtype, slack):
+def test_outputs__how_far_a_row_may_be_from_one(dtype, slack):
     Predictions(probs=np.array([[0.5, 0.5 + 0.9 * slack]], dtype))
     with pytest.raises(BadInput, match=r"row 0 is off by .*logits"):
         Predictions(probs=np.array([[0.5, 0.5 + 1.2 * slack]], dtype))
 
 
-def test_many_rows_of_probs_on_threads():
+def test_outputs__many_rows_of_probs_on_threads():
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(100), 40_000).astype(np.float32)
     np.testing.assert_array_equal(Predictions(probs=probs).logits[:, 0], np.log(probs))
@@ -328,7 +328,7 @@ def test_many_rows_of_probs_on_threads():
         Predictions(probs=probs)
 
 
-def test_the_first_row_that_is_not_finite_is_named():
+def test_outputs__the_first_row_that_is_not_finite_is_named():
     for dtype in (np.float16, np.float32, np.float64):
         logits = np.zeros((3000, 500), dtype)
         Predictions(logits=logits + np.finfo(dtype).max)  # the sum of squares overflows, the numbers are finite
@@ -341,7 +341,7 @@ def test_the_first_row_that_is_not_finite_is_named():
 # ---- fields
 
 
-def test_defaults():
+def test_outputs__defaults():
     p = Predictions(logits=[[1, 2], [3, 4], [5, 6]])
     assert p.index.tolist() == [0, 1, 2] and p.logits.shape == (3, 1, 2) and p.logits.dtype == np.float64
     assert (len(p), p.draws, p.classes, p.labels, p.normalized) == (3, 1, 2, None, False)
@@ -349,12 +349,12 @@ def test_defaults():
     assert Predictions(logits=np.eye(2), in_distribution=False).in_distribution.tolist() == [False, False]
 
 
-def test_arrays_are_not_copied():
+def test_outputs__arrays_are_not_copied():
     logits = np.zeros((5, 2, 3), np.float16)
     assert np.shares_memory(Predictions(logits=logits).logits, logits)
 
 
-def test_tensors_are_taken_without_importing_torch():
+def test_outputs__tensors_are_taken_without_importing_torch():
     torch = pytest.importorskip("torch")
     value = torch.tensor([[1.0, 2.0], [3.0, -4.0]], requires_grad=True)
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
@@ -362,27 +362,27 @@ def test_tensors_are_taken_without_importing_torch():
         np.testing.assert_array_equal(p.logits[:, 0], [[1, 2], [3, -4]])
 
 
-def test_text_of_any_kind_is_a_key():
+def test_outputs__text_of_any_kind_is_a_key():
     for keys in (np.array([b"a", b"b"]), np.array(["a", "b"], object), ["a", "b"]):
         assert Predictions(index=keys, labels=[0, 1]).index.tolist() == ["a", "b"]
     assert Predictions(index=[1.0, 2.0], labels=[0, 1]).index.tolist() == [1, 2]
 
 
-def test_row_blocks_cover_every_row_once():
+def test_outputs__row_blocks_cover_every_row_once():
     p = Predictions(logits=np.zeros((1000, 3, 50), np.float16))
     for size in (None, 1, 7, 5000):
         rows = np.concatenate([np.arange(len(p))[part] for part in p.blocks(size)])
         np.testing.assert_array_equal(rows, np.arange(1000))
 
 
-def test_replace():
+def test_outputs__replace():
     p = full()
     assert p.replace(labels=None).labels is None and p.replace(labels=None).normalized == p.normalized
     q = p.replace(probs=np.full((7, 4), 0.25))
     assert q.normalized and np.allclose(q.logits, np.log(0.25))
 
 
-def test_take_select_and_join_move_every_field_together():
+def test_join__take_select_and_join_move_every_field_together():
     p = full(n=9)
     order = np.random.default_rng(1).permutation(9)
     q = p.take(order)
@@ -412,7 +412,7 @@ def test_stack_joins_on_index_and_names_members():
     assert stack([a]).members.tolist() == [0, 0]
 
 
-def test_what_was_written_into_a_private_map_is_not_forgotten(tmp_path):
+def test_outputs__what_was_written_into_a_private_map_is_not_forgotten(tmp_path):
     np.save(tmp_path / "logits.npy", np.zeros((1 << 14, 4)))
     private = np.load(tmp_path / "logits.npy", mmap_mode="c")
     private[:] = 1

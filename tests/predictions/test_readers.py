@@ -22,23 +22,23 @@ def rows_reader(monkeypatch):
     return read_rows
 
 
-def test_suffixes_of_readers_and_writers():
+def test_writable_suffixes__suffixes_of_readers_and_writers():
     assert BUILT_IN | {".pt", ".pth"} <= set(readable_suffixes())
     assert set(writable_suffixes()) >= BUILT_IN and ".pt" not in writable_suffixes()
 
 
-def test_reader_adds_a_suffix_to_load(tmp_path, rows_reader):
+def test_readers__reader_adds_a_suffix_to_load(tmp_path, rows_reader):
     (tmp_path / "preds.ROWS").write_text("1 2 3\n4 5 6\n")
     loaded = Predictions.load(tmp_path / "preds.ROWS")
     np.testing.assert_array_equal(loaded.logits[:, 0], [[1, 2, 3], [4, 5, 6]])
 
 
-def test_reader_without_writer_refuses_save(tmp_path, rows_reader):
+def test_readers__reader_without_writer_refuses_save(tmp_path, rows_reader):
     with pytest.raises(BadInput, match=r"\.rows.*\.npz"):
         Predictions(logits=np.eye(3)).save(tmp_path / "preds.rows")
 
 
-def test_reader_damage_is_bad_input_with_the_path(tmp_path, rows_reader):
+def test_readers__reader_damage_is_bad_input_with_the_path(tmp_path, rows_reader):
     (tmp_path / "preds.rows").write_text("1 2 x\n")
     with pytest.raises(BadInput, match=r"preds\.rows.*complete \.rows"):
         Predictions.load(tmp_path / "preds.rows")

@@ -38,7 +38,7 @@ def same(one, other):
     assert np.array_equal(one.members, other.members) and one.normalized == other.normalized
 
 
-def test_a_folder_of_files_is_one_dump_in_the_order_of_its_keys(dump, tmp_path):
+def test_shard_folder__a_folder_of_files_is_one_dump_in_the_order_of_its_keys(dump, tmp_path):
     folder = cut(dump.replace(groups={}), tmp_path / "shards", a_npz=(40, 60), b_safetensors=(0, 7), c=(7, 40))
     same(Predictions.load(folder), dump.replace(groups={}))
     assert [len(shard) for shard in ShardFolder(folder)] == [20, 7, 33]
@@ -52,7 +52,7 @@ def test_a_folder_of_files_is_one_dump_in_the_order_of_its_keys(dump, tmp_path):
         ({"a_npz": (0, 20), "b_npz": (19, 60)}, "index contains 19 more than once, in a.npz and b.npz"),
     ],
 )
-def test_a_row_twice_and_a_row_that_is_missing_are_refused(dump, tmp_path, files, sentence):
+def test_shard_folder__a_row_twice_and_a_row_that_is_missing_are_refused(dump, tmp_path, files, sentence):
     folder = cut(dump, tmp_path / "shards", **files)
     with pytest.raises(BadInput, match=sentence):
         Predictions.load(folder)
@@ -60,13 +60,13 @@ def test_a_row_twice_and_a_row_that_is_missing_are_refused(dump, tmp_path, files
         list(ShardFolder(folder))
 
 
-def test_texts_as_keys_may_be_any(dump, tmp_path):
+def test_shards__texts_as_keys_may_be_any(dump, tmp_path):
     named = dump.replace(index=[f"image {number}" for number in range(60)])
     folder = cut(named, tmp_path / "shards", a_npz=(0, 20), b_npz=(30, 60))
     assert len(Predictions.load(folder)) == 50
 
 
-def test_files_of_different_dumps_are_no_shards(dump, tmp_path):
+def test_shards__files_of_different_dumps_are_no_shards(dump, tmp_path):
     for number, (other, sentence) in enumerate(
         [
             (dump.replace(scores={}), r"only one.*/native"),
@@ -80,7 +80,9 @@ def test_files_of_different_dumps_are_no_shards(dump, tmp_path):
             Predictions.load(folder)
 
 
-def test_shards_are_written_as_one_to_the_last_byte_without_being_read_at_once(dump, tmp_path, monkeypatch):
+def test_concatenate__shards_are_written_as_one_to_the_last_byte_without_being_read_at_once(
+    dump, tmp_path, monkeypatch
+):
     cut(dump, tmp_path / "shards", a=(0, 13), b=(13, 14), c=(14, 60))
     dump.save(tmp_path / "whole")
     most = []

@@ -36,7 +36,7 @@ def figure(key: str) -> Figure:
     return Figure(key, key, "words", nothing)
 
 
-def test_what_is_empty_is_left_out_wherever_it_lies() -> None:
+def test_flatten__what_is_empty_is_left_out_wherever_it_lies() -> None:
     assert flatten([None, EMPTY, [TABLE, [None, figure("f")]], Definitions([]), Details("f", [EMPTY]), Panel([])]) == [
         TABLE,
         figure("f"),
@@ -46,7 +46,7 @@ def test_what_is_empty_is_left_out_wherever_it_lies() -> None:
     assert sections_of([("a", "A", [None, EMPTY]), ("b", "B", [TABLE], "words")])[0].link == "b"
 
 
-def test_long_tables_and_menus_of_them_are_folded() -> None:
+def test_sections_of__long_tables_and_menus_of_them_are_folded() -> None:
     long = replace(TABLE, title="long", rows=TABLE.rows * (LONG + 1), legend=())
     (section,) = sections_of([("a", "A", [TABLE, long, Tabs("Measure", {"one": [long], "two": [TABLE]})])])
     first, second, third = section.blocks
@@ -54,25 +54,25 @@ def test_long_tables_and_menus_of_them_are_folded() -> None:
     assert isinstance(third, Details) and isinstance(third.blocks[0], Tabs)
 
 
-def test_every_metric_is_explained_where_it_is_first_seen() -> None:
+def test_tables_of__every_metric_is_explained_where_it_is_first_seen() -> None:
     sections = sections_of([("a", "A", [Details("f", [TABLE])]), ("b", "B", [TABLE, Tabs("m", {"x": [TABLE]})])])
     first, *others = [table for section in sections for table in tables_of(section.blocks)]
     assert first.legend == TABLE.legend and [table.legend for table in others] == [(), ()]
 
 
-def test_a_repeated_figure_key_is_an_error_that_names_it() -> None:
+def test_figure__a_repeated_figure_key_is_an_error_that_names_it() -> None:
     inside = Tabs("menu", {"one": [Details("fold", [figure("heat")])]})
     with pytest.raises(ValueError, match="'heat'"):
         Story("t", [], [Section("a", "A", [figure("heat")]), Section("b", "B", [inside])])
     assert len(figures_of(Story("t", [], [Section("a", "A", [figure("heat"), Panel([figure("other")])])]))) == 2
 
 
-def test_figures_can_be_taken_out_of_everything() -> None:
+def test_figures_of__figures_can_be_taken_out_of_everything() -> None:
     blocks = [figure("a"), Panel([figure("b")]), Details("fold", [figure("c"), TABLE]), Tabs("m", {"x": [figure("d")]})]
     story = without_figures(Story("t", [], [Section("s", "S", blocks), Section("f", "F", [figure("e")])]), "Why.")
     assert figures_of(story) == [] and tables_of(story) == [TABLE] and story.footer == ("Why.",)
     assert [section.title for section in story.sections] == ["S"] and len(story.sections[0].blocks) == 1
 
 
-def test_tables_may_stand_behind_their_figures() -> None:
+def test_figure__tables_may_stand_behind_their_figures() -> None:
     assert collapse_tables([figure("a"), TABLE]) == [figure("a"), Details("T", [TABLE])]

@@ -88,12 +88,12 @@ def chart(request: pytest.FixtureRequest) -> Any:
     return cases()[request.param]()
 
 
-def test_a_chart_follows_the_schema_and_says_what_it_shows(chart: Any) -> None:
+def test_on_page__a_chart_follows_the_schema_and_says_what_it_shows(chart: Any) -> None:
     spec = chart.to_dict(validate=True)
     assert spec["description"] and spec["width"] == "container" and "$schema" not in on_page(chart)
 
 
-def test_on_the_page_every_colour_comes_from_the_style_sheet(chart: Any) -> None:
+def test_on_page__on_the_page_every_colour_comes_from_the_style_sheet(chart: Any) -> None:
     text = json.dumps(on_page(chart))
     assert not re.findall(r"#[0-9a-f]{6}", text)
     assert set(re.findall(r"var\\(--(\\w+)\\)", text)) <= set(PAPER)
@@ -106,22 +106,22 @@ def test_on_paper_a_chart_becomes_svg_with_fixed_colours(chart: Any) -> None:
     assert svg.startswith("<svg") and "var(--" not in svg and "NaN" not in svg
 
 
-def test_a_menu_can_set_what_a_chart_shows() -> None:
+def test_scatter_chart__a_menu_can_set_what_a_chart_shows() -> None:
     for name in ("risk", "histogram", "models", "intervals"):
         assert any(part.get("name") == SELECTED for part in on_page(cases()[name]()).get("params", ())), name
 
 
-def test_tooltips_name_what_is_pointed_at() -> None:
+def test_chart_data__tooltips_name_what_is_pointed_at() -> None:
     text = json.dumps(cases()["cloud"]().to_dict())
     assert all(f'"title": "{word}"' in text for word in ("model", "x", "y", "parameters"))
     assert "25" not in chart_data(on_page(cases()["cloud"]()))[0].splitlines()[0]
 
 
-def test_axis_labels_may_be_shorter_names() -> None:
+def test_scatter_chart__axis_labels_may_be_shorter_names() -> None:
     assert '{\\"severity 0\\": \\"s0\\"}' in json.dumps(cases()["levels"]().to_dict())
 
 
-def test_no_two_ticks_of_an_axis_have_one_label() -> None:
+def test_on_paper__no_two_ticks_of_an_axis_have_one_label() -> None:
     """d3 rounds 0.12 to 0.1 where it chooses the digits itself."""
     import vl_convert
 
@@ -130,14 +130,14 @@ def test_no_two_ticks_of_an_axis_have_one_label() -> None:
     assert {"0.1", "0.12"} <= set(labels) and len(labels) == len(set(labels))
 
 
-def test_boxes_are_tukeys() -> None:
+def test_box__boxes_are_tukeys() -> None:
     values = np.r_[np.arange(10.0), 100.0]
     box = Box.from_values(values)
     assert (box.lower, box.middle, box.upper) == tuple(np.quantile(values, (0.25, 0.5, 0.75)))
     assert box.low == 0 and box.high == 9 and box.outliers == (100.0,)
 
 
-def test_points_of_levels_are_a_table() -> None:
+def test_levels_figure__points_of_levels_are_a_table() -> None:
     names = ("regime", "severity", "gain")
     figure = levels_figure("key", "Title", "words", LINES, names, guide=0.0)
     assert figure.points[0] == {"regime": "best", "severity": "severity 0", "gain": 0.9} and len(figure.points) == 4
@@ -154,7 +154,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("palette", [PAPER, DARK], ids=["light", "dark"])
-def test_texts_and_lines_stand_out_from_the_ground(palette: dict[str, str]) -> None:
+def test_charts__texts_and_lines_stand_out_from_the_ground(palette: dict[str, str]) -> None:
     ground = luminance(palette["ground"])
     for name, colour in palette.items():
         low, high = sorted((ground, luminance(colour)))
@@ -165,7 +165,7 @@ def test_texts_and_lines_stand_out_from_the_ground(palette: dict[str, str]) -> N
             assert contrast >= 3, (name, contrast)
 
 
-def test_names_with_quotes_newlines_and_backslashes_lose_no_chart() -> None:
+def test_models_chart__names_with_quotes_newlines_and_backslashes_lose_no_chart() -> None:
     """Every name stands on its chart; Vega puts some of them into expressions."""
     from html import unescape
 

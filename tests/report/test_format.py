@@ -21,11 +21,11 @@ from nescio.report.labels import (
     ("value", "digits", "text"),
     [(-0.00001, 4, "0.0000"), (-0.5, 2, "-0.50"), (1234.5678, 1, "1234.6"), (0.0, 4, "0.0000")],
 )
-def test_numbers(value: float, digits: int, text: str) -> None:
+def test_format_number__numbers(value: float, digits: int, text: str) -> None:
     assert format_number(value, digits) == text
 
 
-def test_shares_never_round_to_all_or_nothing() -> None:
+def test_format_percent__shares_never_round_to_all_or_nothing() -> None:
     assert format_percent(0.931) == "93.1 %" and format_percent(1) == "100 %" and format_percent(0) == "0 %"
     assert (
         format_percent(0.9996) == "99.96 %"
@@ -34,7 +34,7 @@ def test_shares_never_round_to_all_or_nothing() -> None:
     )
 
 
-def test_small_words() -> None:
+def test_count_in_words__small_words() -> None:
     assert count_in_words(3) == "three" and count_in_words(1200) == "1,200"
     assert plural(1, "method") == "One method" and plural(22, "network") == "22 networks"
     assert (

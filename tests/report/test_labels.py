@@ -16,23 +16,23 @@ from tests.support.samples import sample_card
 
 
 @pytest.mark.parametrize("name", list(metrics.registry))
-def test_every_registered_metric_has_a_label_with_its_arrow(name: str) -> None:
+def test_metric_label__every_registered_metric_has_a_label_with_its_arrow(name: str) -> None:
     arrow = {"higher": "↑", "lower": "↓", "neither": ""}[metrics.registry[name].better]
     assert metric_label(name).endswith(arrow) and direction_of(name) == metrics.registry[name].better
     assert ("↑" in metric_label(name) or "↓" in metric_label(name)) == bool(arrow)
 
 
-def test_a_metric_is_explained_once_by_its_own_docstring_whatever_its_parameters() -> None:
+def test_metric_legend__a_metric_is_explained_once_by_its_own_docstring_whatever_its_parameters() -> None:
     sentence = metrics.registry["sac"].sentence
     assert metric_legend(["sac@0.9", "sac@0.95", "unknown"]) == (("SAC ↑", sentence),)
     assert metric_legend(["sac@0.9"], {"sac@0.9": "coverage"}) == (("coverage", sentence),)
 
 
-def test_the_best_known_measures_come_first() -> None:
+def test_labels__the_best_known_measures_come_first() -> None:
     assert sorted(("gmm", "own", "entropy", "msp"), key=measure_sort_key) == ["msp", "entropy", "gmm", "own"]
 
 
-def test_each_reason_is_given_once() -> None:
+def test_group_reasons__each_reason_is_given_once() -> None:
     assert group_reasons(sample_card().reasons) == [
         ("energy, dempster_shafer", "The file contains log-probabilities."),
         ("R@1", "No embeddings."),

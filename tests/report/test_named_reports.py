@@ -51,18 +51,18 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[Report]]:
     yield fresh
 
 
-def test_a_full_name_or_an_unambiguous_bare_one_finds_a_report() -> None:
+def test_find_report__a_full_name_or_an_unambiguous_bare_one_finds_a_report() -> None:
     assert find_report("one/table1").name == "one/table1" and find_report("fig5").benchmark == "two"
     assert find_report("table1", ["one"]).name == "one/table1" and find_report("table1", ["two"]).short_name == "table1"
     assert report_names("two") == ["table1", "fig5"]
 
 
-def test_an_ambiguous_name_lists_its_candidates() -> None:
+def test_find_report__an_ambiguous_name_lists_its_candidates() -> None:
     with pytest.raises(BadInput, match="one/table1 or two/table1"):
         find_report("table1")
 
 
-def test_an_unknown_name_says_what_there_is_and_who_has_it() -> None:
+def test_report__an_unknown_name_says_what_there_is_and_who_has_it() -> None:
     with pytest.raises(BadInput, match=r"no report named 'fig5'. Benchmark two has one.*There are: table1"):
         find_report("fig5", ["one"])
     with pytest.raises(BadInput, match=r"two; .* of one"):
@@ -75,7 +75,7 @@ def test_an_unknown_name_says_what_there_is_and_who_has_it() -> None:
         report("one/table1")(lambda frame: None)
 
 
-def test_a_report_reads_the_study_of_its_own_benchmark_and_says_what_it_lacks() -> None:
+def test_run_reports__a_report_reads_the_study_of_its_own_benchmark_and_says_what_it_lacks() -> None:
     made = run_reports([study("one", ROWS[:1]), study("two")], ["one/table1", "two/table1"])
     (empty, blocks), (_, others) = made.items()
     assert (
@@ -88,7 +88,7 @@ def test_a_report_reads_the_study_of_its_own_benchmark_and_says_what_it_lacks() 
         run_reports([study("one"), study("two")], ["table1"])
 
 
-def test_tables_and_figures_are_files_under_their_names(tmp_path: Path) -> None:
+def test_write_reports__tables_and_figures_are_files_under_their_names(tmp_path: Path) -> None:
     files = write_reports(run_reports([study("two")], ["table1", "fig5"]), tmp_path)
     names = [
         "table1.md",
@@ -107,7 +107,7 @@ def test_tables_and_figures_are_files_under_their_names(tmp_path: Path) -> None:
     assert "a,x,0.5" in (tmp_path / "fig5-p-points.csv").read_text()
 
 
-def test_files_of_two_benchmarks_do_not_overwrite_each_other(tmp_path: Path) -> None:
+def test_write_reports__files_of_two_benchmarks_do_not_overwrite_each_other(tmp_path: Path) -> None:
     made = run_reports([study("one"), study("two")], ["one/table1", "two/table1"])
     assert {file.name for file in write_reports(made, tmp_path)} == {
         f"{benchmark}-table1.{ending}" for benchmark in ("one", "two") for ending in ("md", "tex", "csv")

@@ -32,14 +32,14 @@ def comparison() -> Any:
     return nescio.compare({"a": model(1), "b": model(2)}, bootstrap=100)
 
 
-def test_their_text_is_some_lines(card: Any, comparison: Any) -> None:
+def test_notebook__their_text_is_some_lines(card: Any, comparison: Any) -> None:
     for result in (card, comparison):
         assert len(repr(result)) < 1000 and len(repr(result).splitlines()) <= 8
     assert "accuracy 0." in repr(card) and "ece calibrated 0." in repr(card)
     assert "a, b on 300 rows" in repr(comparison) and "accuracy: " in repr(comparison)
 
 
-def test_their_html_is_short_and_safe(card: Any, comparison: Any) -> None:
+def test_notebook__their_html_is_short_and_safe(card: Any, comparison: Any) -> None:
     for result in (card, comparison):
         text = result._repr_html_()
         assert len(text) < 6000 and "<table>" in text
@@ -49,7 +49,7 @@ def test_their_html_is_short_and_safe(card: Any, comparison: Any) -> None:
     assert "<script>" not in odd._repr_html_()
 
 
-def test_data_frames_hold_every_row(card: Any, comparison: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook__data_frames_hold_every_row(card: Any, comparison: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pandas = pytest.importorskip("pandas")
     for result in (card, comparison):
         frame = result.to_pandas()
@@ -60,12 +60,12 @@ def test_data_frames_hold_every_row(card: Any, comparison: Any, monkeypatch: pyt
         card.to_polars()
 
 
-def test_polars_frames_hold_every_row(card: Any) -> None:
+def test_notebook__polars_frames_hold_every_row(card: Any) -> None:
     polars = pytest.importorskip("polars")
     assert isinstance(card.to_polars(), polars.DataFrame) and len(card.to_polars()) == len(card.rows)
 
 
-def test_charts_stand_alone(card: Any, comparison: Any) -> None:
+def test_notebook__charts_stand_alone(card: Any, comparison: Any) -> None:
     charts = [card.plot.risk_coverage(), card.plot.risk_coverage("entropy"), card.plot.reliability()]
     charts += [card.plot.histogram(), comparison.plot.intervals(), comparison.plot.intervals("auroc")]
     for chart in charts:
@@ -80,14 +80,14 @@ def test_charts_stand_alone(card: Any, comparison: Any) -> None:
         unlabelled.plot.reliability()
 
 
-def test_a_page_is_one_call_away(card: Any, comparison: Any, tmp_path: Any) -> None:
+def test_notebook__a_page_is_one_call_away(card: Any, comparison: Any, tmp_path: Any) -> None:
     for name, result in (("card", card), ("comparison", comparison)):
         page = result.report(tmp_path / name)
         assert page == tmp_path / name / "index.html" and page.stat().st_size > 10_000
         assert (tmp_path / name / "rows.csv").is_file()
 
 
-def test_the_example_notebook_runs(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook__the_example_notebook_runs(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells one after the other, the last expression of each shown as a notebook would."""
     import ast
 

@@ -94,12 +94,12 @@ def figures_of(text: str) -> dict[str, Any]:
 # ---- the file
 
 
-def test_one_small_file_and_nothing_beside_it(one: Path, several: Path) -> None:
+def test_pages__one_small_file_and_nothing_beside_it(one: Path, several: Path) -> None:
     assert [child.name for child in one.parent.iterdir()] == ["one.html"]
     assert one.stat().st_size < 2_000_000 and several.stat().st_size < 5_000_000
 
 
-def test_no_address_that_a_browser_would_open(several: Path) -> None:
+def test_pages__no_address_that_a_browser_would_open(several: Path) -> None:
     text = several.read_text()
     addresses = set(re.findall(r"""https?://[^\s"'`<>)\\]+""", text))
     assert all(address.startswith(HARMLESS) for address in addresses), addresses
@@ -112,7 +112,7 @@ def test_no_address_that_a_browser_would_open(several: Path) -> None:
     assert policy and policy.startswith("default-src 'none';") and "http" not in policy
 
 
-def test_every_cell_of_every_table_is_on_the_page(one: Path) -> None:
+def test_scorecard_tables__every_cell_of_every_table_is_on_the_page(one: Path) -> None:
     cells = Reader(one.read_text()).cells
     text = one.read_text()
     for table in scorecard_tables(sample_card().rows):
@@ -124,14 +124,14 @@ def test_every_cell_of_every_table_is_on_the_page(one: Path) -> None:
     assert "The file contains log-probabilities." in text and "3 of 400 rows" in text
 
 
-def test_the_page_says_first_what_the_model_knows(one: Path, several: Path) -> None:
+def test_pages__the_page_says_first_what_the_model_knows(one: Path, several: Path) -> None:
     text = one.read_text()
     assert "<strong>90.0 %</strong>, n = 400" in text
     assert text.index('class="lead"') < text.index("<figure")
     assert "and logistic <strong>89.0 %</strong>" in several.read_text()
 
 
-def test_readers_of_screens_and_keyboards_are_served(several: Path) -> None:
+def test_pages__readers_of_screens_and_keyboards_are_served(several: Path) -> None:
     text = several.read_text()
     elements = Reader(text).elements
     assert dict(elements)["html"]["lang"] == "en"
@@ -147,7 +147,7 @@ def test_readers_of_screens_and_keyboards_are_served(several: Path) -> None:
     assert all(spec["description"] for spec in figures_of(text).values())
 
 
-def test_names_are_text_whatever_they_hold() -> None:
+def test_render_page__names_are_text_whatever_they_hold() -> None:
     card = sample_card(name=NASTY)
     card.rows += [row("auroc", 0.5, NASTY), row("auroc", 0.5, "msp", split=NASTY)]
     card.reasons.append({"measure": NASTY, "metric": None, "split": NASTY, "reason": NASTY})
@@ -162,7 +162,7 @@ def test_names_are_text_whatever_they_hold() -> None:
 
 
 @pytest.mark.parametrize("kept", [(), ("risk_coverage",), ("reliability",), ("histogram",)])
-def test_a_page_shows_the_figures_that_there_are(kept: tuple[str, ...]) -> None:
+def test_render_page__a_page_shows_the_figures_that_there_are(kept: tuple[str, ...]) -> None:
     card = sample_card()
     card.curves = {name: card.curves[name] for name in kept}
     text = render_page(scorecard_story([card]))
@@ -172,7 +172,7 @@ def test_a_page_shows_the_figures_that_there_are(kept: tuple[str, ...]) -> None:
     assert "table" not in [tag for tag, _ in nothing.elements]
 
 
-def test_thirty_models_fit_into_five_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle__thirty_models_fit_into_five_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     card = sample_card()
     lines = {f"measure{at}": card.curves["risk_coverage"]["msp"] for at in range(12)}
     shapes = {f"measure{at}": card.curves["histogram"]["msp"] for at in range(12)}
@@ -217,7 +217,7 @@ def chart(dom: str, key: str) -> str:
     return dom[start : dom.index("</figure>", start)]
 
 
-def test_a_browser_draws_every_figure_without_an_error(one: Path, tmp_path: Path) -> None:
+def test_pages__a_browser_draws_every_figure_without_an_error(one: Path, tmp_path: Path) -> None:
     dom, log = browse(one, "--dump-dom", folder=tmp_path)
     assert console(log) == []
     for key in ("risk-0", "reliability-0", "histogram-0"):
@@ -227,7 +227,7 @@ def test_a_browser_draws_every_figure_without_an_error(one: Path, tmp_path: Path
     assert dom.count('class="chosen"') >= 2  # the chosen measure is marked in the tables
 
 
-def test_a_browser_draws_the_open_models_and_the_comparison(several: Path, tmp_path: Path) -> None:
+def test_pages__a_browser_draws_the_open_models_and_the_comparison(several: Path, tmp_path: Path) -> None:
     dom, log = browse(several, "--dump-dom", folder=tmp_path)
     assert console(log) == []
     for key in ("models", "intervals", "risk-0", "reliability-0", "histogram-0"):
@@ -235,7 +235,7 @@ def test_a_browser_draws_the_open_models_and_the_comparison(several: Path, tmp_p
     assert "<svg" not in chart(dom, "risk-1")  # drawn when a reader opens it
 
 
-def test_the_page_answers_to_a_reader_and_asks_for_nothing_outside(several: Path, tmp_path: Path) -> None:
+def test_pages__the_page_answers_to_a_reader_and_asks_for_nothing_outside(several: Path, tmp_path: Path) -> None:
     play = """<script>addEventListener("load", async () => {
       const wait = ms => new Promise(done => setTimeout(done, ms));
       await wait(1500);
@@ -295,7 +295,7 @@ def test_the_page_answers_to_a_reader_and_asks_for_nothing_outside(several: Path
     }
 
 
-def test_a_browser_survives_names_that_look_like_markup(tmp_path: Path) -> None:
+def test_render_page__a_browser_survives_names_that_look_like_markup(tmp_path: Path) -> None:
     card = sample_card(name=NASTY)
     lines = card.curves["risk_coverage"]
     card.curves["risk_coverage"] = {
@@ -312,14 +312,14 @@ def test_a_browser_survives_names_that_look_like_markup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_screenshots_for_a_person_to_look_at(several: Path, tmp_path: Path, scheme: str) -> None:
+def test_pages__screenshots_for_a_person_to_look_at(several: Path, tmp_path: Path, scheme: str) -> None:
     picture = tmp_path / f"{scheme}.png"
     flags = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
     browse(several, f"--screenshot={picture}", *flags, folder=tmp_path)
     assert picture.stat().st_size > 50_000
 
 
-def test_figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path) -> None:
+def test_render_page__figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path) -> None:
     cells = [{"line": "a", "column": name, "value": 0.5, "n": 1} for name in "xy"]
     options = {key: [Figure(key, key, "caption", lambda: heat_chart(cells, "AUC", 0))] for key in ("one", "two")}
     text = render_page(Story("t", [], [Section("s", "S", [Tabs("menu", options)])]))
@@ -352,7 +352,7 @@ def test_write_page_fills_a_folder(tmp_path: Path) -> None:
     assert '<a href="../cood/index.html">Graded</a>' in linked
 
 
-def test_a_machine_without_altair_writes_the_page_without_any_figure(
+def test_write_page__a_machine_without_altair_writes_the_page_without_any_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the figures lie: at the top, in a fold, in a menu, side by side."""
@@ -375,34 +375,34 @@ def test_a_machine_without_altair_writes_the_page_without_any_figure(
 # ---- tables and pictures
 
 
-def test_intervals_stand_under_their_values() -> None:
+def test_render_page__intervals_stand_under_their_values() -> None:
     card = sample_card()
     card.rows = [row("auroc", 0.8, "msp", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
     text = render_page(scorecard_story([card]))
     assert "<td><strong>0.8000</strong><small> [0.7500, 0.8500]</small></td>" in text
 
 
-def test_labels_have_columns_of_their_own_and_a_group_is_named_once() -> None:
+def test_render_page__labels_have_columns_of_their_own_and_a_group_is_named_once() -> None:
     lines = tuple(((name, k), (Cell(0.5, spread=0.1),)) for name in "ab" for k in "12")
     text = render_page(Story("t", [], [Section("s", "S", [Table("T", ("method", "k"), ("x",), lines)])]))
     assert text.count('<tr class="first">') == 2 and text.count('<tr class="same">') == 2
     assert '<td class="label">2</td><td>0.5000<span class="spread"> ± 0.1000</span></td>' in text
 
 
-def test_a_table_that_is_called_as_its_section_has_no_heading_of_its_own() -> None:
+def test_render_page__a_table_that_is_called_as_its_section_has_no_heading_of_its_own() -> None:
     table = Table("S", ("a",), ("x",), ((("p",), (None,)),))
     text = render_page(Story("t", [], [Section("s", "S", [table, Details("F", [table])])]))
     assert text.count(">S</h") == 2 and "<h2>S</h2>" in text and "not measured" in text  # once more inside the fold
 
 
-def test_pictures_lie_in_the_page_itself() -> None:
+def test_render_page__pictures_lie_in_the_page_itself() -> None:
     gallery = Gallery(((b"\x89PNG", NASTY, "NC 0.5"),))
     text = render_page(Story("t", [], [Section("s", "S", [gallery])]))
     (image,) = [attributes for tag, attributes in Reader(text).elements if tag == "img"]
     assert image["src"] == "data:image/png;base64,iVBORw==" and image["alt"] == f"{NASTY}, NC 0.5"
 
 
-def test_sections_have_links_and_models_have_anchors_of_their_own(several: Path) -> None:
+def test_render_page__sections_have_links_and_models_have_anchors_of_their_own(several: Path) -> None:
     links = [a["href"] for t, a in Reader(several.read_text()).elements if t == "a"]
     assert links == ["#model-0", "#model-1", "#model-2"]
     story = Story("t", [], [Section("What helps?", "A", [Definitions([("a", "b")])]), Section("What helps!", "B", [])])
@@ -410,7 +410,7 @@ def test_sections_have_links_and_models_have_anchors_of_their_own(several: Path)
     assert ids == ["what-helps", "what-helps-1"]
 
 
-def test_a_column_of_words_breaks_and_is_not_cut_off(tmp_path: Path) -> None:
+def test_render_page__a_column_of_words_breaks_and_is_not_cut_off(tmp_path: Path) -> None:
     """A cell of a hundred letters beside five columns of numbers, in a window of 1300 pixels."""
     fronts = ", ".join(
         f"{good} by {cost}" for good in ("AUROC", "ECE", "SAC@0.99") for cost in ("parameters", "accuracy")

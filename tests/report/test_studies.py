@@ -37,7 +37,7 @@ def kept(study: Study, folder: Path) -> Path:
 # ---- files
 
 
-def test_a_study_survives_its_files(tmp_path: Path) -> None:
+def test_files__a_study_survives_its_files(tmp_path: Path) -> None:
     study = study_of(
         row(),
         row(method="b", spectral=5.0),
@@ -59,7 +59,7 @@ def test_read_study_of_published_results() -> None:
         assert all(isinstance(failure, Failure) for failure in study.failures)
 
 
-def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_read_study__what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
     empty = tmp_path / "rows.parquet"
     empty.write_bytes(to_parquet([]))
     with pytest.raises(BadInput, match="no rows"):
@@ -79,7 +79,7 @@ def with_files(folder: Path, texts: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "plan.json", "pictures.json", "manifest.json"])
-def test_a_file_that_was_changed_or_left_out_is_named(tmp_path: Path, name: str) -> None:
+def test_files__a_file_that_was_changed_or_left_out_is_named(tmp_path: Path, name: str) -> None:
     kept(study_of(row(), pictures=[{"png": ""}], plan={"data": "digits"}), tmp_path)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[:-9] + b"x" + content[-8:])
@@ -92,7 +92,7 @@ def test_a_file_that_was_changed_or_left_out_is_named(tmp_path: Path, name: str)
 
 @pytest.mark.parametrize("field", ["plan", "packages", "reasons", "parts", "notes", "failures"])
 @pytest.mark.parametrize("value", [7, [1], ["x"], [[[1], []]], [{"name": []}], {"a": 1}, None])
-def test_odd_plans_are_refused_or_read(tmp_path: Path, field: str, value: object) -> None:
+def test_read_study__odd_plans_are_refused_or_read(tmp_path: Path, field: str, value: object) -> None:
     about = {"plan": {}, "packages": {}, "failures": [], "notes": [], "reasons": [], "parts": []} | {field: value}
     with suppress(BadInput):
         study = read_study(with_files(tmp_path, {"plan.json": json.dumps(about)}))
@@ -101,7 +101,7 @@ def test_odd_plans_are_refused_or_read(tmp_path: Path, field: str, value: object
 
 
 @pytest.mark.parametrize("text", ["", "null", "{}", "[1]", "[" * 100_000, "\ufeff[]"])
-def test_odd_pictures_are_refused_or_read(tmp_path: Path, text: str) -> None:
+def test_read_study__odd_pictures_are_refused_or_read(tmp_path: Path, text: str) -> None:
     with suppress(BadInput):
         assert read_study(with_files(tmp_path, {"pictures.json": text})).pictures == []
 
@@ -119,7 +119,7 @@ def test_joined_studies_hold_every_row_once_and_the_plan_they_share() -> None:
     assert joined([one]) is one
 
 
-def test_studies_of_other_budgets_say_so_when_they_are_joined() -> None:
+def test_joined__studies_of_other_budgets_say_so_when_they_are_joined() -> None:
     plans = [{"data": "digits", "limit": limit, "training": {"epochs": epochs, "rate": 0.1}} for limit, epochs in
              ((None, 20), (300, 15))]  # fmt: skip
     both = joined([study_of(plan=plan) for plan in plans])
@@ -130,7 +130,7 @@ def test_studies_of_other_budgets_say_so_when_they_are_joined() -> None:
     assert not joined([study_of(plan=plans[0]), study_of(plan=plans[1] | {"data": "mnist"})]).notes
 
 
-def test_studies_that_differ_in_a_number_or_in_its_meaning_are_not_joined() -> None:
+def test_joined__studies_that_differ_in_a_number_or_in_its_meaning_are_not_joined() -> None:
     with pytest.raises(BadInput, match=r"a, npz:PATH/tiny.npz@32, nll: 0\.5 and 0\.7"):
         joined([study_of(row(low=0.1)), study_of(row(value=0.7, low=0.2))])
     with pytest.raises(BadInput, match="version 3"):
@@ -140,7 +140,7 @@ def test_studies_that_differ_in_a_number_or_in_its_meaning_are_not_joined() -> N
 # ---- stories
 
 
-def test_every_story_ends_with_failures_gaps_and_how_it_was_made() -> None:
+def test_story_of__every_story_ends_with_failures_gaps_and_how_it_was_made() -> None:
     study = study_of(
         failures=[Failure("train b", "No memory.")],
         reasons=[{"metric": "ece", "reason": "No."}],
@@ -159,13 +159,13 @@ def test_every_story_ends_with_failures_gaps_and_how_it_was_made() -> None:
     assert plain.sections == [] and plain.lead == [] and len(plain.footer) == 1
 
 
-def test_a_story_refuses_two_figures_of_one_key() -> None:
+def test_story_of__a_story_refuses_two_figures_of_one_key() -> None:
     figure = Figure("same", "", "", lambda: None)
     with pytest.raises(ValueError, match="'same'"):
         story_of(study_of(), "Title", [], [("a", "A", [figure]), ("b", "B", [[figure]])])
 
 
-def test_the_folder_of_a_study_can_be_read_again(tmp_path: Path) -> None:
+def test_read_study__the_folder_of_a_study_can_be_read_again(tmp_path: Path) -> None:
     study = study_of(notes=["A note."])
     story = story_of(study, "Title", ["First."], [("a", "A", [table(study.rows, "T", index=("method",))])])
     page = write_story(study, story, tmp_path / "new", {"../other.html": "Other"})
@@ -173,7 +173,9 @@ def test_the_folder_of_a_study_can_be_read_again(tmp_path: Path) -> None:
     assert "../other.html" in page.read_text() and "A note." in page.read_text()
 
 
-def test_the_terminal_shows_what_was_done_a_few_tables_and_notes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_story__the_terminal_shows_what_was_done_a_few_tables_and_notes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     study = study_of(notes=["A note."])
     story = story_of(study, "Title", ["Something was done."], [])
     print_story(study, story, [table(study.rows, "T", index=("method",)), table([])])

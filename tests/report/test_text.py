@@ -32,7 +32,7 @@ def printed(source: Any, width: int = 160) -> str:
     return out.getvalue()
 
 
-def test_ranks_and_the_group_of_the_best_survive_in_every_form() -> None:
+def test_markdown__ranks_and_the_group_of_the_best_survive_in_every_form() -> None:
     comparison = sample_comparison()
     comparison.rows.append(row("accuracy", 0.5, split="other", method="tree", rank=None, best=None))
     story = scorecard_story([], comparison)
@@ -74,7 +74,7 @@ def test_latex_names_a_group_once_and_has_a_column_for_each_label() -> None:
     assert text.count(r"\addlinespace") == 1 and "b & 1 & --" in text
 
 
-def test_csv_gives_the_rows_back_in_full_precision() -> None:
+def test_rows_csv__csv_gives_the_rows_back_in_full_precision() -> None:
     rows = [row("auroc", 1 / 3, "a,b", n=np.int64(7)), row("accuracy", np.float32(0.5), low=0.25, rank=1)]
     held = list(csv.DictReader(io.StringIO(rows_csv(rows))))
     assert list(held[0]) == [*(name for name in COLUMNS if name in held[0]), "rank"]
@@ -82,14 +82,14 @@ def test_csv_gives_the_rows_back_in_full_precision() -> None:
     assert held[0]["low"] == "" and held[1]["rank"] == "1"
 
 
-def test_csv_of_tables_holds_numbers_and_texts() -> None:
+def test_tables_csv__csv_of_tables_holds_numbers_and_texts() -> None:
     made = Table("T", ("a", "b"), ("x", "y"), ((("p", "q"), (Cell(1 / 3, spread=0.1), None)),))
     (line,) = csv.DictReader(io.StringIO(tables_csv([made])))
     assert float(line["value"]) == 1 / 3 and float(line["spread"]) == 0.1 and line["low"] == ""
     assert line["row"] == "p · q" and line["column"] == "x" and line["text"] == "0.3333 ± 0.1000"
 
 
-def test_json_is_strict() -> None:
+def test_json_text__json_is_strict() -> None:
     rows = [
         row("auroc", math.nan, "a"),
         row("auroc", np.float64(0.5), low=-math.inf, n=np.int64(3), members=np.array([1, 2])),
@@ -105,7 +105,7 @@ def test_json_is_strict() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_terminal_shows_every_value_at_any_width(width: int) -> None:
+def test_print_terminal__terminal_shows_every_value_at_any_width(width: int) -> None:
     text = printed(scorecard_story([sample_card()]), width)
     assert max(map(len, text.splitlines())) <= width
     for made in scorecard_tables(sample_card().rows):
@@ -113,24 +113,24 @@ def test_terminal_shows_every_value_at_any_width(width: int) -> None:
     assert GAPS in text and "…" not in text
 
 
-def test_terminal_joins_labels_where_the_screen_is_narrow() -> None:
+def test_print_terminal__terminal_joins_labels_where_the_screen_is_narrow() -> None:
     lines = tuple(((name, "calibrated", "5"), (Cell(0.5),)) for name in ("soft-labels", "mc-dropout"))
     made = Table("T", ("algorithm", "calibration", "spectral norm"), ("AUC ↑",), lines)
     assert "algorithm     calibration" in printed(made, 80) and "soft-labels · calibrated · 5" in printed(made, 40)
 
 
-def test_terminal_prints_names_as_they_are() -> None:
+def test_print_terminal__terminal_prints_names_as_they_are() -> None:
     assert "[bold]x[/nope]" in printed(table([row("auroc", 0.5, "[bold]x[/nope]")]), 80)
 
 
-def test_terminal_names_the_models_and_says_what_they_know() -> None:
+def test_print_terminal__terminal_names_the_models_and_says_what_they_know() -> None:
     text = printed(scorecard_story([sample_card(name="forest")], sample_comparison()), 100)
     assert text.startswith("forest\n3 of 400 rows") and "90.0 %, n = 400" in text  # warnings come first
     assert text.index(PREDICTIONS) < text.index(COMPARISON)
     assert f"{MISCLASSIFICATION}: calibrated" in text and DIFFERENCES in text
 
 
-def test_reports_import_nothing_heavy_before_a_page_is_written() -> None:
+def test_text__reports_import_nothing_heavy_before_a_page_is_written() -> None:
     code = (
         "import sys, io, nescio.report.named_reports, nescio.report.studies, nescio.report.text as r;"
         "from rich.console import Console;"
@@ -145,14 +145,14 @@ def test_reports_import_nothing_heavy_before_a_page_is_written() -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "markdown", "latex"])
-def test_grid_holds_every_text(form: str) -> None:
+def test_format_records__grid_holds_every_text(form: str) -> None:
     rows = [{"name": "auroc", "sentence": "Chance of a pair."}, {"name": "e_aurc", "sentence": None, "better": "lower"}]
     text = format_records(rows, form)
     assert all(word in text.replace("\\_", "_") for word in ("name", "auroc", "e_aurc", "Chance of a pair.", "better"))
     assert text.endswith("\n") and "None" not in text
 
 
-def test_a_spreadsheet_computes_nothing() -> None:
+def test_tables_csv__a_spreadsheet_computes_nothing() -> None:
     formula = '=HYPERLINK("http://x","y")'
     text = rows_csv([{"method": formula, "metric": "+x", "value": -0.5, "measure": "-1.5"}])
     (held,) = csv.DictReader(io.StringIO(text))

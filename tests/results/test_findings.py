@@ -1074,7 +1074,7 @@ def test_findings_are_these_sentences_and_no_others(name):
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-def test_the_version_and_the_budget_are_stated(name):
+def test_findings__the_version_and_the_budget_are_stated(name):
     text = " ".join((RESULTS / name / "README.md").read_text("utf-8").split())
     own = study(name)
     assert f"version {own.version} of the benchmark" in text
@@ -1084,7 +1084,7 @@ def test_the_version_and_the_budget_are_stated(name):
         assert f"{plan['training']['epochs']} epochs" in text and f"rate {plan['training']['lr']}" in text
 
 
-def test_the_table_of_scores_is_that_of_the_rows():
+def test_findings__the_table_of_scores_is_that_of_the_rows():
     """Mean over methods, lowest and highest method."""
     text = (RESULTS / "reliability" / "README.md").read_text("utf-8").replace("−", "-")
     for name in ("nc", "dist", "norm", "ll", "fv"):

@@ -28,7 +28,7 @@ def page_cells(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.parent.relative_to(RESULTS)))
-def test_page_tables_follow_from_the_rows(path: Path) -> None:
+def test_render_page__page_tables_follow_from_the_rows(path: Path) -> None:
     page = render_page(without_figures(story_of(read_study(path.parent)), ""))
     cells = page_cells(page)
     assert sum(map(len, cells)) > 20
@@ -41,6 +41,6 @@ def test_pages_share_the_chart_library(path: Path) -> None:
     assert (path.parent / source).resolve() == RESULTS / "charts.js"
 
 
-def test_results_stay_small() -> None:
+def test_pages__results_stay_small() -> None:
     assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 12e6
     assert not [*RESULTS.rglob("tables.*")]

@@ -61,5 +61,5 @@ def test_values_are_those_that_were_measured(name):
     assert (digest(results(RESULTS / name)), digest(facts(RESULTS / name))) == DIGESTS[name]
 
 
-def test_digests_of_all_results():
+def test_values__digests_of_all_results():
     assert {*DIGESTS} == {str(path.parent.relative_to(RESULTS)) for path in RESULTS.rglob("rows.parquet")}

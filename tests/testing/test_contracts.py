@@ -10,12 +10,12 @@ from nescio.testing import check_measure, check_metric
 
 
 @pytest.mark.parametrize("name", list(metrics.registry))
-def test_metric(name):
+def test_check_metric__metric(name):
     assert check_metric(name)
 
 
 @pytest.mark.parametrize("name", list(measures.registry))
-def test_measure(name):
+def test_check_measure__measure(name):
     assert check_measure(name)
 
 
@@ -28,7 +28,7 @@ def test_measure(name):
         (lambda u, positive: float("nan"), "shuffled|finite"),
     ],
 )
-def test_a_broken_metric_is_caught(monkeypatch, broken, sentence):
+def test_check_metric__a_broken_metric_is_caught(monkeypatch, broken, sentence):
     broken.__doc__ = "Broken on purpose."
     part = Metric("broken", broken, ("ranking",), "higher", False)
     monkeypatch.setitem(metrics.registry._parts, "broken", part)
@@ -45,14 +45,14 @@ def test_a_broken_metric_is_caught(monkeypatch, broken, sentence):
         (lambda p: np.zeros(len(p)), "without"),
     ],
 )
-def test_a_broken_measure_is_caught(monkeypatch, broken, sentence):
+def test_check_measure__a_broken_measure_is_caught(monkeypatch, broken, sentence):
     broken.__doc__ = "Broken on purpose."
     monkeypatch.setitem(measures.registry._parts, "broken", Measure("broken", broken, "plain", ("logits",)))
     with pytest.raises(AssertionError, match=sentence):
         check_measure("broken")
 
 
-def test_no_name_of_a_measure_spares_it_a_promise(monkeypatch):
+def test_check_measure__no_name_of_a_measure_spares_it_a_promise(monkeypatch):
     surer = Measure("variance_of_draws", lambda p: -measures.entropy(p), "plain", ("logits",))
     surer.function.__doc__ = "Broken on purpose."
     monkeypatch.setitem(measures.registry._parts, surer.name, surer)
@@ -70,7 +70,7 @@ def clean():
     measures.registry._parts.pop("plug-in", None)
 
 
-def test_a_plug_in_that_needs_options_brings_them_itself(clean):
+def test_contracts__a_plug_in_that_needs_options_brings_them_itself(clean):
     def ball(reference, *, radius):
         """Distance to the nearest reference row beyond a radius, which has no default."""
         return lambda test: measures.knn_distance(reference, k=1, metric="euclidean")(test) / radius
@@ -83,7 +83,7 @@ def test_a_plug_in_that_needs_options_brings_them_itself(clean):
         check_measure("plug-in")
 
 
-def test_a_plug_in_of_members_brings_its_options_itself(clean):
+def test_contracts__a_plug_in_of_members_brings_its_options_itself(clean):
     def spread(references, tests, *, power):
         """Feature variance, raised to a power which has no default."""
         assert references is not None
@@ -93,13 +93,13 @@ def test_a_plug_in_of_members_brings_its_options_itself(clean):
     assert check_measure("plug-in")
 
 
-def test_parts_may_be_named_by_their_function():
+def test_check_metric__parts_may_be_named_by_their_function():
     assert check_metric(metrics.auroc) and check_measure(measures.entropy)
     with pytest.raises(ValueError, match="not registered"):
         check_metric(len)
 
 
-def test_a_broken_plug_in_is_left_out_with_one_line(monkeypatch, capsys):
+def test_contracts__a_broken_plug_in_is_left_out_with_one_line(monkeypatch, capsys):
     import importlib.metadata
 
     from nescio.registry import Registry

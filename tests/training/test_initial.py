@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 # ---- fine-tuning
 
 
-def test_a_trial_that_starts_from_another_begins_with_its_backbone(tmp_path):
+def test_train_step__a_trial_that_starts_from_another_begins_with_its_backbone(tmp_path):
     store, here, dataset = Store(tmp_path), runtime_for("cpu"), datasets.load("digits")
     key = train(trial_of(classes=(0, 1, 2, 3, 4)), store, here)
     first = load_method(key, trial_of(classes=(0, 1, 2, 3, 4)), store, here)
@@ -44,7 +44,7 @@ def test_a_trial_that_starts_from_another_begins_with_its_backbone(tmp_path):
     assert right(load_method(train(tuned, store, here), tuned, store, here)) > 0.4
 
 
-def test_a_head_that_fits_is_taken_with_its_backbone(tmp_path):
+def test_take_weights__a_head_that_fits_is_taken_with_its_backbone(tmp_path):
     store, here = Store(tmp_path), runtime_for("cpu")
     key = train(trial_of(), store, here)
     method = build(trial_of("soft-labels"), datasets.load("digits"), rows=0)
@@ -52,7 +52,7 @@ def test_a_head_that_fits_is_taken_with_its_backbone(tmp_path):
     assert torch.equal(method.head.weight, load_method(key, trial_of(), store, here).head.weight)
 
 
-def test_a_trial_starts_from_a_checkpoint_of_the_whole_or_of_the_bare_backbone(tmp_path):
+def test_train_step__a_trial_starts_from_a_checkpoint_of_the_whole_or_of_the_bare_backbone(tmp_path):
     from safetensors.torch import save_file
 
     store, here, dataset = Store(tmp_path), runtime_for("cpu"), datasets.load("digits")
@@ -67,7 +67,7 @@ def test_a_trial_starts_from_a_checkpoint_of_the_whole_or_of_the_bare_backbone(t
     assert train_step(trial_of(start=f"file:{tmp_path / 'bare.safetensors'}")).key != before  # other weights, other key
 
 
-def test_what_a_trial_cannot_start_from_is_one_sentence(tmp_path):
+def test_initial__what_a_trial_cannot_start_from_is_one_sentence(tmp_path):
     store, here = Store(tmp_path), runtime_for("cpu")
     torch.save(build(trial_of(backbone="conv"), datasets.load("digits"), 0).state_dict(), tmp_path / "conv.pth")
     for start, sentence in (
@@ -80,7 +80,7 @@ def test_what_a_trial_cannot_start_from_is_one_sentence(tmp_path):
             train(trial_of(start=start), store, here)
 
 
-def test_bounded_layers_start_from_weights_that_were_learnt_without_bounds(tmp_path):
+def test_take_weights__bounded_layers_start_from_weights_that_were_learnt_without_bounds(tmp_path):
     store, here, digits = Store(tmp_path), runtime_for("cpu"), datasets.load("digits")
     plain = trial_of(backbone="conv")
     key = train(plain, store, here)
@@ -94,7 +94,7 @@ def test_bounded_layers_start_from_weights_that_were_learnt_without_bounds(tmp_p
     assert torch.allclose(wide, free, atol=1e-5) and not torch.allclose(narrow, free, atol=1e-2)
 
 
-def test_networks_of_one_seed_start_alike():
+def test_initial__networks_of_one_seed_start_alike():
     def start(method, spectral):
         return build(trial_of(method, spectral=spectral), datasets.load("digits"), rows=100)
 

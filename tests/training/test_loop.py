@@ -56,7 +56,7 @@ def kill_at(number, trial, root):
     [("mc-dropout", "conv", "sgd"), pytest.param("due", "mlp", "adamw", marks=pytest.mark.slow)],
 )
 @pytest.mark.fresh_process
-def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimizer):
+def test_train__killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimizer):
     rate = 0.1 if optimizer == "sgd" else 0.003
     plan = replace(QUICK, optimizer=optimizer, lr=rate, augment="shift", accumulate=2, schedule="cosine")
     trial = trial_of(method, backbone, plan, spectral=2.0)
@@ -72,7 +72,7 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimiz
     broken.verify("train", key)
 
 
-def test_a_corrupted_checkpoint_is_not_used(tmp_path, caplog):
+def test_train__a_corrupted_checkpoint_is_not_used(tmp_path, caplog):
     trial, here = trial_of("mixup"), runtime_for("cpu")
     whole, store = Store(tmp_path / "whole"), Store(tmp_path / "store")
     key = train(trial, whole, here)
@@ -93,7 +93,7 @@ def test_a_corrupted_checkpoint_is_not_used(tmp_path, caplog):
     assert weights(store, key) == weights(whole, key)
 
 
-def test_a_loss_that_is_no_number_fails_the_trial(tmp_path):
+def test_train__a_loss_that_is_no_number_fails_the_trial(tmp_path):
     store = Store(tmp_path)
     with pytest.raises(Diverged, match="smaller learning rate"):
         train(trial_of(training=replace(QUICK, lr=1e12)), store, runtime_for("cpu"))
@@ -101,7 +101,7 @@ def test_a_loss_that_is_no_number_fails_the_trial(tmp_path):
     assert run.state == "failed" and "The loss became" in run.reason
 
 
-def test_seeds_do_what_their_names_say():
+def test_loop__seeds_do_what_their_names_say():
     def first(trial):
         return next(iter(fitted(replace(trial, training=replace(QUICK, epochs=1))).parameters()))
 
@@ -112,7 +112,7 @@ def test_seeds_do_what_their_names_say():
 
 
 @pytest.mark.fresh_process
-def test_killed_fine_tuning_resumes_and_is_bit_identical(tmp_path):
+def test_train__killed_fine_tuning_resumes_and_is_bit_identical(tmp_path):
     whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime_for("cpu", "float32")
     first = trial_of(init_seed=3)
     keys = {train(first, store, here) for store in (whole, broken)}
@@ -124,7 +124,7 @@ def test_killed_fine_tuning_resumes_and_is_bit_identical(tmp_path):
     assert weights(broken, key) == weights(whole, key)
 
 
-def test_bf16_works_on_a_cpu(warm, tmp_path):
+def test_load_method__bf16_works_on_a_cpu(warm, tmp_path):
     plan = replace(QUICK, precision="bf16", epochs=5, batch_size=64)
     budget = "--backbone mlp --augment none --epochs 5 --batch-size 64 --precision bf16 --device cpu"
     words = ["train", *budget.split(), "--store", tmp_path]
@@ -142,7 +142,7 @@ def test_bf16_works_on_a_cpu(warm, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile builds with g++ on a CPU")
-def test_a_compiled_network_learns_the_same():
+def test_loop__a_compiled_network_learns_the_same():
     plain, compiled = (fitted(trial_of(training=replace(QUICK, epochs=2, compile=each))) for each in (False, True))
     assert compiled.features._compiled_call_impl is not None, "the network was not compiled"
     theirs = compiled.state_dict()
@@ -163,7 +163,7 @@ def by_two(words, store):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
-def test_two_processes_are_as_good_as_one(tmp_path):
+def test_load_method__two_processes_are_as_good_as_one(tmp_path):
     words = "train --backbone mlp --augment none --epochs 3 --batch-size 128 --device cpu --checkpoint-seconds 0"
     done = by_two(words, tmp_path / "two")
     assert done.returncode == 0, done.stderr
@@ -209,7 +209,7 @@ def farthest(state, method):
 
 
 @pytest.mark.fresh_process
-def test_two_processes_learn_what_one_does(tmp_path):
+def test_loop__two_processes_learn_what_one_does(tmp_path):
     """Batch, rate, warm-up, clipping and augmentation are those of the plan, however many processes share a batch:
     without batch-norm nothing but the order of sums differs, whether a process takes its share at once or in parts."""
     shifted = replace(RISING, augment="shift")
@@ -230,7 +230,7 @@ def in_doubles():
 
 
 @pytest.mark.fresh_process
-def test_with_batch_norm_two_processes_are_one_that_takes_the_same_parts(tmp_path, in_doubles):
+def test_loop__with_batch_norm_two_processes_are_one_that_takes_the_same_parts(tmp_path, in_doubles):
     x, y = np.random.default_rng(0).integers(0, 256, (1280, 8, 8), dtype=np.uint8), np.arange(1280) % 10
     # Noise: where images have areas of one colour, roundings decide which of a pool's equal values is the largest.
     np.savez(tmp_path / "noise.npz", x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
@@ -267,7 +267,7 @@ FAST = ("duq", "moco", "postnet")
     [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in registry],
 )
 @pytest.mark.fresh_process
-def test_with_every_method_two_processes_are_one_that_takes_the_same_parts(name, tmp_path, monkeypatch):
+def test_loop__with_every_method_two_processes_are_one_that_takes_the_same_parts(name, tmp_path, monkeypatch):
     monkeypatch.setattr(training.streams.TrainingStream, "epoch", same_parts)
     plan = Training(epochs=1, batch_size=128, augment=registry[name].augment or "none", lr=0.05)
     trial = trial_of(name, training=plan)
@@ -280,7 +280,7 @@ def test_with_every_method_two_processes_are_one_that_takes_the_same_parts(name,
 
 
 @pytest.mark.slow
-def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_path):
+def test_load_method__two_processes_fail_together_go_on_together_and_find_finished_work(tmp_path):
     words = "train --method mc-dropout --backbone conv --epochs 5 --batch-size 64 --augment shift --device cpu"
     failed = by_two(f"{words} --lr 1e12", tmp_path)
     assert failed.returncode != 0
@@ -302,7 +302,7 @@ def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_p
     assert right(load_method(key, trial, store, runtime_for("cpu"))) > 0.8
 
 
-def test_parts_that_are_frozen_stay_so_after_an_evaluation():
+def test_loop__parts_that_are_frozen_stay_so_after_an_evaluation():
     net = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Dropout()).train()
     net[0].eval()
     with evaluating(net):

@@ -28,7 +28,7 @@ def test_optimizers_learn(optimizer, rate):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.02])
-def test_lamb_moves_every_layer_by_a_share_of_its_own_length(decay):
+def test_optimizer_of__lamb_moves_every_layer_by_a_share_of_its_own_length(decay):
     """You et al. 2020, algorithm 2, with and without weight decay."""
     plan = Training(optimizer="lamb", lr=0.01, weight_decay=decay)
     method = build(trial_of(training=plan), datasets.load("digits"), 0)
@@ -42,7 +42,7 @@ def test_lamb_moves_every_layer_by_a_share_of_its_own_length(decay):
         torch.testing.assert_close(weight.detach(), old - 0.01 * old.norm() / step.norm() * step, rtol=1e-4, atol=1e-6)
 
 
-def test_rates_of_the_schedules():
+def test_rate_at__rates_of_the_schedules():
     step = Training(schedule="step", step_epochs=30, step_factor=0.1, epochs=100)
     assert [rate_at(step, e) for e in (0, 29.99, 30, 60, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.001])
     cosine = Training(schedule="cosine", epochs=100)
@@ -57,7 +57,7 @@ def test_rates_of_the_schedules():
     assert [rate_at(constant, e) for e in (1, 2, 99)] == pytest.approx([0.5, 1, 1])
 
 
-def test_the_rate_that_is_used_is_the_stated_one():
+def test_optimizers__the_rate_that_is_used_is_the_stated_one():
     seen = []
     plan = Training(epochs=4, batch_size=128, augment="none", schedule="step", step_epochs=2, lr=0.2)
     hparams = ERM.hparams_class(lr=0.5)
@@ -66,7 +66,7 @@ def test_the_rate_that_is_used_is_the_stated_one():
     assert [rate for _, rate in seen] == pytest.approx([0.1, 0.1, 0.01, 0.01])
 
 
-def test_groups_have_their_own_rate_and_decay():
+def test_optimizer_of__groups_have_their_own_rate_and_decay():
     method = registry["due"](registry["due"].hparams_class(lr=2.0, weight_decay=3.0), _setting())
     network, process, posterior = optimizer_of(
         Training(lr=0.1, weight_decay=1e-4), method, runtime_for("cpu")
@@ -84,7 +84,7 @@ def _setting():
     return NetworkSpec("mlp", 1, 8, 3)
 
 
-def test_clipping_bounds_the_step():
+def test_initial_method__clipping_bounds_the_step():
     plan = replace(QUICK, epochs=1, batch_size=1024, momentum=0.0, weight_decay=0.0, lr=1.0, clip=1e-3)
     trial = trial_of(training=plan)
     start = initial_method(trial, datasets.load("digits"), runtime_for("cpu"))
@@ -94,7 +94,7 @@ def test_clipping_bounds_the_step():
     assert float(moved.detach()) == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_moving_average_of_the_weights(monkeypatch):
+def test_initial_method__moving_average_of_the_weights(monkeypatch):
     """A method that asks for it predicts with the average of its weights over the steps."""
     trial = trial_of(training=replace(QUICK, epochs=2))
     history = []

@@ -28,14 +28,14 @@ from tests.support.trainings import QUICK, fitted, right, trial_of, weights
 torch.set_num_threads(1)
 
 
-def test_a_finished_trial_is_not_trained_again(tmp_path, monkeypatch):
+def test_steps__a_finished_trial_is_not_trained_again(tmp_path, monkeypatch):
     store, here = Store(tmp_path), runtime_for("cpu")
     key = train(trial_of(), store, here)
     monkeypatch.setattr("nescio.training.steps.fit", lambda *_: pytest.fail("it trained again"))
     assert train(trial_of(), store, here) == key
 
 
-def test_reloaded_weights_are_the_trained_ones(tmp_path):
+def test_load_method__reloaded_weights_are_the_trained_ones(tmp_path):
     trial, store, here = trial_of(), Store(tmp_path), runtime_for("cpu")
     loaded = load_method(train(trial, store, here), trial, store, here)
     trained = fitted(trial)
@@ -48,7 +48,7 @@ def test_reloaded_weights_are_the_trained_ones(tmp_path):
     assert facts["train_accuracy"] == pytest.approx(right(loaded, "train"), abs=1e-9)  # all rows: there are few
 
 
-def test_the_command_starts_from_a_trained_network(warm, tmp_path):
+def test_steps__the_command_starts_from_a_trained_network(warm, tmp_path):
     budget = "--backbone mlp --augment none --epochs 1 --batch-size 128 --device cpu"
     words = ["train", *budget.split(), "--store", tmp_path]
     assert warm.run(*words)[0] == 0
@@ -64,7 +64,7 @@ def test_the_command_starts_from_a_trained_network(warm, tmp_path):
 # ---- weights on the way
 
 
-def test_weights_that_are_kept_on_the_way_change_nothing_and_can_be_taken(tmp_path):
+def test_context__weights_that_are_kept_on_the_way_change_nothing_and_can_be_taken(tmp_path):
     """Those of sngp are finished as the last ones are, though training goes on after them."""
     store, here = Store(tmp_path), runtime_for("cpu")
     plain = trial_of("sngp", training=replace(QUICK, augment="shift"))
@@ -82,7 +82,7 @@ def test_weights_that_are_kept_on_the_way_change_nothing_and_can_be_taken(tmp_pa
         replace(plain, kept=(3,))
 
 
-def test_a_killed_trial_still_has_the_weights_that_it_kept_before(tmp_path):
+def test_steps__a_killed_trial_still_has_the_weights_that_it_kept_before(tmp_path):
     trial = trial_of(kept=(1,))
     one, other, here = Store(tmp_path / "one"), Store(tmp_path / "other"), runtime_for("cpu")
     key = train(trial, one, here)
@@ -98,7 +98,7 @@ def test_a_killed_trial_still_has_the_weights_that_it_kept_before(tmp_path):
     assert files[0].read_bytes() == files[1].read_bytes() != weights(one, key)
 
 
-def test_the_precision_of_a_trial_is_the_one_that_trains(monkeypatch, tmp_path):
+def test_train__the_precision_of_a_trial_is_the_one_that_trains(monkeypatch, tmp_path):
     seen = []
 
     def look(trial, dataset, runtime, *_):
@@ -121,7 +121,7 @@ def run_steps(steps, context):
         step.run(context, wait=True)
 
 
-def test_a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path):
+def test_context__a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path):
     """Each trains erm and rnd, and predicts with them."""
     trials = [trial_of(name, "conv", Training(epochs=2, batch_size=128, augment="shift")) for name in ("erm", "rnd")]
     pairs = [
@@ -148,7 +148,7 @@ def test_a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path):
             assert one == two, step.name
 
 
-def test_the_number_of_threads_is_part_of_the_key_and_shows_the_same_images():
+def test_train_step__the_number_of_threads_is_part_of_the_key_and_shows_the_same_images():
     one, two = trial_of(), trial_of(training=replace(QUICK, threads=2))
     assert train_step(one).key != train_step(two).key
     assert all(
@@ -156,7 +156,7 @@ def test_the_number_of_threads_is_part_of_the_key_and_shows_the_same_images():
     )
 
 
-def test_threads_of_a_gpu_and_of_pretrained_networks_are_left_alone():
+def test_steps__threads_of_a_gpu_and_of_pretrained_networks_are_left_alone():
     torch.set_num_threads(2)
     try:
         for here, count in ((runtime_for("cpu"), None), (replace(runtime_for("cpu"), device=torch.device("cuda")), 1)):

@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 # ---- budget
 
 
-def test_parts_of_a_batch_are_the_batch():
+def test_streams__parts_of_a_batch_are_the_batch():
     """Without batch-norm and random draws a batch in two parts gives the same step."""
     whole, parts = (fitted(trial_of(training=replace(QUICK, accumulate=count))) for count in (1, 2))
     different = fitted(trial_of(training=replace(QUICK, batch_size=64)))
@@ -30,6 +30,6 @@ def test_parts_of_a_batch_are_the_batch():
         (replace(QUICK, batch_size=100, accumulate=3), "equal parts"),
     ],
 )
-def test_impossible_batches_are_sentences(plan, sentence):
+def test_streams__impossible_batches_are_sentences(plan, sentence):
     with pytest.raises(BadInput, match=sentence):
         fitted(trial_of(training=plan))

@@ -50,7 +50,7 @@ def nothing(step):
     return None
 
 
-def test_steps_are_gathered_with_what_they_need_and_nothing_is_done(context):
+def test_dry_run__steps_are_gathered_with_what_they_need_and_nothing_is_done(context):
     networks = [training(number) for number in range(3)]
     steps = [predicting(network, split) for network in networks for split in ("val", "test")]
     finished, rehearsal = rehearse(context, [*steps, steps[0]])
@@ -59,7 +59,7 @@ def test_steps_are_gathered_with_what_they_need_and_nothing_is_done(context):
     assert not context.store.root.exists()
 
 
-def test_what_is_finished_is_told_apart_and_needs_nothing(context):
+def test_dry_run__what_is_finished_is_told_apart_and_needs_nothing(context):
     networks = [training(number) for number in range(2)]
     steps = [predicting(network) for network in networks]
     Work(context, make_launcher("local", 0)).run_stage("predict", steps[:1])
@@ -77,7 +77,7 @@ def test_what_is_finished_is_told_apart_and_needs_nothing(context):
     assert list(rehearsal.steps) == [steps[0].key]
 
 
-def test_impossible_work_is_refused_and_finished_work_is_not_asked_about(context):
+def test_dry_run__impossible_work_is_refused_and_finished_work_is_not_asked_about(context):
     def refuse():
         raise BadInput("No.")
 
@@ -87,7 +87,7 @@ def test_impossible_work_is_refused_and_finished_work_is_not_asked_about(context
     assert rehearse(context, [training(0)], before=refuse)[0]
 
 
-def test_processes_count_only_where_a_training_of_as_many_was_seen(context):
+def test_costs__processes_count_only_where_a_training_of_as_many_was_seen(context):
     def seconds(**how):
         (stage,) = costs([replace(training(9), distributed=True)], context.store, nothing, **how)
         return stage.seconds
@@ -101,7 +101,7 @@ def test_processes_count_only_where_a_training_of_as_many_was_seen(context):
     assert stage.seconds == pytest.approx(100.0)  # it is not made together
 
 
-def test_time_and_disk_are_those_of_the_same_kind_of_work_in_the_store(context):
+def test_costs__time_and_disk_are_those_of_the_same_kind_of_work_in_the_store(context):
     for number, seconds in enumerate((20.0, 30.0, 400.0)):
         took(training(number), context, seconds)
     took(training(9, backbone="resnet50", size=9), context, 5000.0)
@@ -116,7 +116,7 @@ def test_time_and_disk_are_those_of_the_same_kind_of_work_in_the_store(context):
     assert (predicted.measured, predicted.seconds, predicted.bytes) == (2, 6.0, 100)
 
 
-def test_time_that_other_processes_took_does_not_count_where_the_processor_is_the_clock(context):
+def test_costs__time_that_other_processes_took_does_not_count_where_the_processor_is_the_clock(context):
     took(training(0), context, 400.0, processor_seconds=20.0)
     took(training(1), context, 30.0, processes=2, processor_seconds=1.0)
 
@@ -129,7 +129,7 @@ def test_time_that_other_processes_took_does_not_count_where_the_processor_is_th
     assert seconds("processor_seconds", processes=2, workers=2) == pytest.approx(60.0)  # that of one process is no help
 
 
-def test_samples_take_time_and_disk_by_their_images(context):
+def test_costs__samples_take_time_and_disk_by_their_images(context):
     def sampled(count):
         config = {"model": "resnet18", "images": {"data": "digits", "sample": count}}
         return Step("resnet18", "predict", config, partial(make, size=50))
@@ -142,13 +142,13 @@ def test_samples_take_time_and_disk_by_their_images(context):
     assert costs([whole], context.store, nothing)[0].unknown == 1
 
 
-def test_finished_work_has_its_processor_time(context):
+def test_dry_run__finished_work_has_its_processor_time(context):
     training(0).run(context)
     env = json.loads((training(0).folder(context.store) / "env.json").read_text())
     assert env["processor_seconds"] >= 0
 
 
-def test_an_expected_step_has_its_own_cost_and_state(context):
+def test_expected__an_expected_step_has_its_own_cost_and_state(context):
     done, coming = (
         Expected("resnet18", "predict", {"number": number}, make, cost=Cost(3.0, 30), done=number == 0)
         for number in range(2)
@@ -157,7 +157,7 @@ def test_an_expected_step_has_its_own_cost_and_state(context):
     assert (stage.finished, stage.missing, stage.seconds) == (1, 1, 3.0)
 
 
-def test_without_such_work_figures_are_used_and_named(context):
+def test_cost__without_such_work_figures_are_used_and_named(context):
     took(training(0), context, 20.0)
     steps = [training(1), training(2, backbone="conv"), predicting(training(0))]
     figures = {steps[1].key: Cost(7.0, 70)}
@@ -166,13 +166,13 @@ def test_without_such_work_figures_are_used_and_named(context):
     assert (predicted.unknown, predicted.missing, predicted.seconds) == (1, 1, 0.0)
 
 
-def test_damaged_work_says_nothing(context):
+def test_costs__damaged_work_says_nothing(context):
     took(training(0), context, 20.0)
     (training(0).folder(context.store) / "config.json").write_text("{")
     assert costs([training(1)], context.store, nothing)[0].unknown == 1
 
 
-def test_finished_pictures_of_several_sets_do_not_disturb_it(context):
+def test_dry_run__finished_pictures_of_several_sets_do_not_disturb_it(context):
     """Their recipe has a list of images."""
     several = replace(predicting(training(0), "test"), config={"images": [{"data": "a"}, {"data": "b"}], "facts": [{}]})
     took(several, context, 3.0)

@@ -76,7 +76,7 @@ def hours(folder, name):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_every_task_is_done_once_and_a_failure_costs_its_own_task(tmp_path, workers):
+def test_local_workers__every_task_is_done_once_and_a_failure_costs_its_own_task(tmp_path, workers):
     tasks = [Task(f"t{i}", note, (tmp_path, f"t{i}")) for i in range(6)]
     tasks.insert(1, Task("broken", fail, ("it broke\nTraceback of many lines",)))
     tasks.insert(3, Task("wrong", refuse, ("The labels are wrong.",)))
@@ -89,13 +89,13 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(tmp_path, work
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_task_returns_reaches_the_watcher(workers):
+def test_local_workers__what_a_task_returns_reaches_the_watcher(workers):
     seen = []
     sweep([Task("two", divmod, (7, 3)), Task("none", divmod, (7, 0))], workers, lambda *each: seen.append(each))
     assert seen[0] == (0, 0, 2, None) and sorted(each[3] for each in seen if each[3]) == [(2, 1)]
 
 
-def test_a_worker_that_dies_is_replaced_and_its_task_is_marked(tmp_path):
+def test_local_workers__a_worker_that_dies_is_replaced_and_its_task_is_marked(tmp_path):
     tasks = [
         Task("killed", killed_with_note, (tmp_path, "note"), died),
         Task("left", leave, (3,)),
@@ -114,13 +114,13 @@ def cannot_note(reason, *_):
     raise StoreError("disk full.")
 
 
-def test_a_death_that_cannot_be_noted_is_told_all_the_same():
+def test_local_workers__a_death_that_cannot_be_noted_is_told_all_the_same():
     (failure,) = sweep([Task("killed", die, (), cannot_note)], 1)
     assert "memory" in failure.reason and failure.reason.endswith("disk full.")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_another_sweep_does_is_asked_again_behind_the_others(tmp_path, workers, monkeypatch):
+def test_local_workers__what_another_sweep_does_is_asked_again_behind_the_others(tmp_path, workers, monkeypatch):
     monkeypatch.setattr(nescio.work.launchers, "RETRY_SECONDS", 0.1)
     tasks = [Task("busy", occupied, (tmp_path, "busy", 3)), Task("free", note, (tmp_path, "free"))]
     order = []
@@ -140,7 +140,7 @@ def _follow(launcher, tasks):
             queue.later(task)
 
 
-def test_a_free_worker_does_not_spin_while_work_is_done_elsewhere(tmp_path, monkeypatch):
+def test_local_workers__a_free_worker_does_not_spin_while_work_is_done_elsewhere(tmp_path, monkeypatch):
     """A hundred questions a second would take the core away from those that train."""
     monkeypatch.setattr(nescio.work.launchers, "RETRY_SECONDS", 0.2)
     tasks = [Task("busy", occupied, (tmp_path, "busy", 4)), Task("long", time.sleep, (0.5,))]
@@ -148,7 +148,7 @@ def test_a_free_worker_does_not_spin_while_work_is_done_elsewhere(tmp_path, monk
     assert len(lines(tmp_path, "busy")) == 4
 
 
-def test_workers_stay_for_the_next_round_and_one_that_died_in_between_is_replaced(tmp_path):
+def test_local_workers__workers_stay_for_the_next_round_and_one_that_died_in_between_is_replaced(tmp_path):
     with LocalWorkers(1) as launcher:
         launcher.run([Task("a", note, (tmp_path, "a"))])
         launcher.run([Task("b", note, (tmp_path, "b"))])
@@ -167,14 +167,14 @@ class Unknown:
         return __import__, ("a_plug_in_that_is_not_there",)
 
 
-def test_what_a_worker_cannot_read_is_a_failure_not_the_end(tmp_path):
+def test_local_workers__what_a_worker_cannot_read_is_a_failure_not_the_end(tmp_path):
     tasks = [Task("odd", note, (Unknown(), "x")), Task("next", note, (tmp_path, "next"))]
     (failure,) = sweep(tasks, 1)
     assert failure.name == "odd" and "a_plug_in_that_is_not_there" in failure.reason
     assert len(lines(tmp_path, "next")) == 1
 
 
-def test_no_more_workers_than_tasks_and_none_without_any(tmp_path):
+def test_local_workers__no_more_workers_than_tasks_and_none_without_any(tmp_path):
     with LocalWorkers(8) as launcher:
         assert launcher.run([]) == [] and launcher.processes == []
         launcher.run([Task("a", note, (tmp_path, "a"))])
@@ -183,7 +183,7 @@ def test_no_more_workers_than_tasks_and_none_without_any(tmp_path):
         LocalWorkers(-1)
 
 
-def test_workers_share_the_cores_unless_the_user_says_otherwise(tmp_path, monkeypatch):
+def test_local_workers__workers_share_the_cores_unless_the_user_says_otherwise(tmp_path, monkeypatch):
     monkeypatch.delenv("NESCIO_THREADS", raising=False)
     cores = len(os.sched_getaffinity(0))
     sweep([Task("a", tell_threads, (tmp_path, "a"))], 2)
@@ -196,7 +196,7 @@ def tell_threads(folder, name):
     note(folder, name, os.environ["NESCIO_THREADS"])
 
 
-def test_a_workers_blas_takes_one_core(tmp_path, monkeypatch):
+def test_local_workers__a_workers_blas_takes_one_core(tmp_path, monkeypatch):
     """Fifteen workers on sixteen cores, each with sixteen threads, once had a load of eighty."""
     for name in BLAS:
         monkeypatch.delenv(name, raising=False)
@@ -214,7 +214,7 @@ def tell_blas(folder, name):
     note(folder, name, str(max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas")))
 
 
-def test_a_failure_of_the_store_is_one_sentence(tmp_path):
+def test_local_workers__a_failure_of_the_store_is_one_sentence(tmp_path):
     (tmp_path / "store").write_text("a file")
     (failure,) = sweep([Task("t", begin, (tmp_path / "store",))], 0)
     assert failure.kind == "StoreError"
@@ -225,7 +225,7 @@ def begin(root):
         pass
 
 
-def test_workers_end_with_their_sweep_however_it_ends(tmp_path):
+def test_local__workers_end_with_their_sweep_however_it_ends(tmp_path):
     code = """
         import signal, sys
         sys.path[:0] = {path!r}
@@ -252,7 +252,7 @@ def count_slowly(times):
         time.sleep(0.1)
 
 
-def test_the_progress_of_a_worker_is_shown_by_its_parent(light, capsys, monkeypatch):
+def test_local_workers__the_progress_of_a_worker_is_shown_by_its_parent(light, capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
     assert not sweep([Task("pause", shorten_pause, ()), Task("count", count_slowly, (3,))], 1)
     assert "counting: 2 of 3 images" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def keys(store):
     return {run.key for run in store.runs()}
 
 
-def test_work_below_todays_version_goes_and_todays_stays(store):
+def test_old_work__work_below_todays_version_goes_and_todays_stays(store):
     kept, gone = set(), set()
     for stage, version in TODAY.items():
         config = {"benchmark": "mine"} if stage in ("evaluate", "study") else {}
@@ -55,7 +55,7 @@ def test_work_below_todays_version_goes_and_todays_stays(store):
             store.verify(run.stage, run.key)
 
 
-def test_stages_that_are_gone_go_and_unknown_ones_stay(store):
+def test_prune__stages_that_are_gone_go_and_unknown_ones_stay(store):
     add(store, "zoo", 99)
     other = add(store, "someone-elses", 1)
     foreign = add(store, "evaluate", 1, benchmark="of another package")
@@ -63,7 +63,7 @@ def test_stages_that_are_gone_go_and_unknown_ones_stay(store):
     assert keys(store) == {other, foreign}
 
 
-def test_running_work_is_never_touched(store):
+def test_old_work__running_work_is_never_touched(store):
     with store.work("train", {"number": 5}, version=1) as step_folder:
         step_folder.write("half", b"y")
         assert not old_work(store, BENCHMARKS)
@@ -71,7 +71,7 @@ def test_running_work_is_never_touched(store):
     assert run.state == "finished" and (run.folder / "half").read_bytes() == b"y"
 
 
-def test_work_that_was_taken_up_since_it_was_listed_stays(store):
+def test_old_work__work_that_was_taken_up_since_it_was_listed_stays(store):
     key = add(store, "train", 1, fail=True)
     old = old_work(store, BENCHMARKS)
     with store.work("train", {"number": 0}, version=1) as step_folder:
@@ -80,7 +80,7 @@ def test_work_that_was_taken_up_since_it_was_listed_stays(store):
     assert store.finished("train", key)
 
 
-def test_stopped_work_of_a_dead_owner_goes(store):
+def test_old_work__stopped_work_of_a_dead_owner_goes(store):
     pid = os.fork()
     if pid == 0:
         with store.work("train", {"number": 7}, version=1) as step_folder:
@@ -93,7 +93,7 @@ def test_stopped_work_of_a_dead_owner_goes(store):
     assert not keys(store) and not [path for path in store.root.rglob("*") if path.is_file()]
 
 
-def test_a_kill_while_removing_leaves_nothing_half_finished(store, monkeypatch):
+def test_prune__a_kill_while_removing_leaves_nothing_half_finished(store, monkeypatch):
     add(store, "train", 1)
     old = old_work(store, BENCHMARKS)
 
@@ -109,7 +109,7 @@ def test_a_kill_while_removing_leaves_nothing_half_finished(store, monkeypatch):
     assert not list(store.root.glob(f"*/{REMOVED}*"))
 
 
-def test_a_store_is_looked_after_without_torch():
+def test_pruning__a_store_is_looked_after_without_torch():
     import subprocess
     import sys
 

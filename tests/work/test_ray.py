@@ -21,13 +21,13 @@ RUN = ("run", "uimnet", "--data", "digits", "--methods", "erm", "--trials", "1",
         ({"in_flight": 0}, "in_flight"),
     ],
 )
-def test_what_ray_cannot_give_is_refused_before_it_starts(options, sentence):
+def test_make_launcher__what_ray_cannot_give_is_refused_before_it_starts(options, sentence):
     with pytest.raises(BadInput) as error:
         make_launcher("ray", 1, **options)
     assert sentence in str(error.value)
 
 
-def test_its_options_are_those_of_every_command_that_names_it(capsys):
+def test_ray__its_options_are_those_of_every_command_that_names_it(capsys):
     for command in (RUN, ("zoo", "resnet18", "--data", "digits"), ("train", "--ensemble-size", "2")):
         with pytest.raises(SystemExit):
             main([*command, "--launcher", "ray", "--help"])
@@ -39,14 +39,14 @@ def test_its_options_are_those_of_every_command_that_names_it(capsys):
         assert "is a number, not 'many'." in capsys.readouterr().err
 
 
-def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch, capsys):
+def test_ray__without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
     assert main([*RUN, "--launcher", "ray", "--store", str(tmp_path / "store")]) == 2
     assert "pip install 'nescio[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 
-def test_an_engine_is_imported_only_when_it_is_named():
+def test_ray__an_engine_is_imported_only_when_it_is_named():
     code = "import sys; from nescio.work.launchers import make_launcher as make; make('local', 0); make('ray', 1)\n"
     code += "sys.exit(bool({'ray', 'submitit'} & {*sys.modules}))"
     subprocess.run([sys.executable, "-c", code], check=True)

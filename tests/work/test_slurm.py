@@ -15,12 +15,12 @@ from nescio.work.store_errors import Interrupted
 
 
 @pytest.mark.parametrize("how", [{"cpus": 0}, {"retries": -1}, {"in_flight": 0}, {"slurm": ("constraint",)}])
-def test_options_that_cannot_be(how):
+def test_make_launcher__options_that_cannot_be(how):
     with pytest.raises(BadInput):
         make_launcher("slurm", 1, **how)
 
 
-def test_without_submitit_one_sentence_says_what_to_install(monkeypatch, tmp_path, capsys):
+def test_slurm__without_submitit_one_sentence_says_what_to_install(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "submitit", None)
     words = ["run", "uimnet", "--data", "digits", "--launcher", "slurm", "--store", str(tmp_path)]
     assert main(words) == 2
@@ -54,7 +54,7 @@ def test_runs_shows_the_queue_and_the_logs_of_what_failed(tmp_path, monkeypatch,
     assert "more --mem" in shown[keys[3]]["reason"] and shown[keys[3]]["reason"].endswith("Log: /log/3")
 
 
-def test_jobs_that_another_user_submitted_are_in_the_queue_as_well(tmp_path, monkeypatch, capsys):
+def test_runs__jobs_that_another_user_submitted_are_in_the_queue_as_well(tmp_path, monkeypatch, capsys):
     store = Store(tmp_path / "store")
     (store.root / ".slurm").mkdir(parents=True)
     note = {"job": "7", "title": "a step", "log": "/log", "user": 4242}
@@ -65,7 +65,7 @@ def test_jobs_that_another_user_submitted_are_in_the_queue_as_well(tmp_path, mon
     assert (run["state"], run["owner"]) == ("queued", "SLURM job 7, pending (Priority)")
 
 
-def test_jobs_that_slurm_holds_are_one_line_and_said_once(caplog):
+def test_make_launcher__jobs_that_slurm_holds_are_one_line_and_said_once(caplog):
     launcher = make_launcher("slurm", 1)
     launcher.jobs = dict.fromkeys(["7_0", "7_1", "8"])
     held = {"7_0": ("PENDING", "JobHeldUser"), "7_1": ("PENDING", "JobHeldUser"), "8": ("PENDING", "Priority")}
@@ -75,7 +75,7 @@ def test_jobs_that_slurm_holds_are_one_line_and_said_once(caplog):
     assert "(JobHeldUser)" in first and "`scontrol release 7_0,7_1`" in first and "`scontrol release 8`" in second
 
 
-def test_work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):
+def test_store__work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):
     store = Store(tmp_path)
     with store.work("toy", {}) as step_folder:
         assert not step_folder.due(float("inf"), 0.0)
@@ -90,11 +90,11 @@ def test_work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):
 
 
 @pytest.mark.parametrize("option", [{"time": "nan"}, {"time": "-5"}, {"gpus": "-1"}, {"gpus": "0"}, {"gpus": "a100:"}])
-def test_limits_of_a_job_that_slurm_would_refuse_are_refused_before(option):
+def test_make_launcher__limits_of_a_job_that_slurm_would_refuse_are_refused_before(option):
     with pytest.raises(BadInput, match=f"{next(iter(option))} "):
         make_launcher("slurm", 1, **option)
 
 
-def test_limits_of_a_job_as_slurm_writes_them():
+def test_make_launcher__limits_of_a_job_as_slurm_writes_them():
     for time in ("90", "12:00:00", "2-00:00:00", "1-12"):
         assert make_launcher("slurm", 1, time=time, gpus="a100:2").time == time

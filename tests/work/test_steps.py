@@ -69,7 +69,7 @@ def working(context, workers=0, watch=None):
 # ---- one step
 
 
-def test_a_step_makes_its_parents_first_and_everything_once(context):
+def test_step__a_step_makes_its_parents_first_and_everything_once(context):
     a, b = step("a"), step("b")
     both = step("c", a, step("d", a, b))
     both.run(context)
@@ -80,7 +80,7 @@ def test_a_step_makes_its_parents_first_and_everything_once(context):
     assert sorted(made(context)) == ["a", "b", "c", "d", "e"]
 
 
-def test_the_key_follows_from_stage_recipe_parents_and_version():
+def test_step__the_key_follows_from_stage_recipe_parents_and_version():
     base = Step("t", "toy", {"n": 1}, fall, (step("a"), "0123"), 1)
     others = [
         Step("t", "other", {"n": 1}, fall, (step("a"), "0123"), 1),
@@ -106,7 +106,7 @@ def sharded(count, broken=()):
     return replace(whole, make=partial(write, name="", parents=parts), shards=parts)
 
 
-def test_shards_are_put_together_under_the_key_of_the_whole_and_removed(context, light):
+def test_work__shards_are_put_together_under_the_key_of_the_whole_and_removed(context, light):
     whole = sharded(3)
     assert whole.key == step("whole").key and len({shard.key for shard in whole.shards}) == 3
     seen = []
@@ -120,7 +120,7 @@ def test_shards_are_put_together_under_the_key_of_the_whole_and_removed(context,
     assert len(made(context)) == known and {run.stage for run in context.store.runs()} == {"toy"}
 
 
-def test_a_shard_that_fails_keeps_the_others_and_the_whole_waits_for_it(context):
+def test_work__a_shard_that_fails_keeps_the_others_and_the_whole_waits_for_it(context):
     work = working(context)
     broken = sharded(3, broken=(1,))
     assert work.run_stage("toys", [broken]) == [] and [failure.name for failure in work.failures] == ["1 of 3"]
@@ -128,7 +128,7 @@ def test_a_shard_that_fails_keeps_the_others_and_the_whole_waits_for_it(context)
     assert work.run_stage("toys", [sharded(3)]) and made(context)[2:] == ["s1"]
 
 
-def test_a_failure_is_noted_at_the_step_that_failed(context):
+def test_step__a_failure_is_noted_at_the_step_that_failed(context):
     broken = step("broken", step("a"), make=partial(fall, reason="it broke"))
     above = step("above", broken)
     with pytest.raises(RuntimeError, match="it broke"):
@@ -143,7 +143,7 @@ def test_a_failure_is_noted_at_the_step_that_failed(context):
     assert made(context) == ["a", "broken", "above"] and above.failure_reason(context.store) is None
 
 
-def test_a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(context):
+def test_step__a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(context):
     a, b = step("a"), step("b")
     top = step("top", step("middle", a, b))
     a.run(context)
@@ -155,7 +155,7 @@ def test_a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(co
     assert top.failure_reason(context.store) == "killed again"
 
 
-def test_a_death_is_not_noted_at_what_another_process_makes(context):
+def test_step__a_death_is_not_noted_at_what_another_process_makes(context):
     """A worker goes past such a parent to the others, and may die there; the other's work has not failed."""
     a, b = step("a"), step("b")
     above = step("above", a)
@@ -171,7 +171,7 @@ def test_a_death_is_not_noted_at_what_another_process_makes(context):
     )
 
 
-def test_damage_of_finished_work_is_noted_where_it_was_found(context):
+def test_step__damage_of_finished_work_is_noted_where_it_was_found(context):
     a = step("a")
     a.run(context)
     (a.folder(context.store) / "text").write_text("b")
@@ -183,13 +183,13 @@ def test_damage_of_finished_work_is_noted_where_it_was_found(context):
     assert step("top", above).failure_reason(context.store) == failed.reason
 
 
-def test_work_that_another_process_does_is_waited_for_or_said(context):
+def test_step__work_that_another_process_does_is_waited_for_or_said(context):
     a = step("a")
     with context.store.work(a.stage, a.config, (), a.version), pytest.raises(Busy):
         a.run(context)
 
 
-def test_while_another_process_makes_one_parent_the_others_are_made(context):
+def test_step__while_another_process_makes_one_parent_the_others_are_made(context):
     """A process that came back at once would leave them until that one is done."""
     a, b, c = (step(name) for name in "abc")
     whole = step("whole", a, b, c)
@@ -205,14 +205,14 @@ def test_while_another_process_makes_one_parent_the_others_are_made(context):
 # ---- many steps
 
 
-def test_what_needs_the_most_steps_is_begun_first_and_rows_keep_their_order(context):
+def test_step__what_needs_the_most_steps_is_begun_first_and_rows_keep_their_order(context):
     work = working(context)
     few, many = card(0.25, step("a")), card(0.5, step("b"), step("c"))
     work.evaluate("evaluate", [few, many])
     assert made(context) == ["b", "c", "a"] and [row["value"] for row in work.rows] == [0.25, 0.5]
 
 
-def test_a_failing_step_costs_only_its_own(context):
+def test_step__a_failing_step_costs_only_its_own(context):
     broken = step("broken", make=partial(fall, reason="it broke"))
     fine = [step(name) for name in "abc"]
     odd = step("odd", make=refuse)
@@ -229,7 +229,7 @@ def test_a_failing_step_costs_only_its_own(context):
     assert heard[0] == ("toys", 0, 0, 6, None, 0) and heard[-1][:4] == ("toys", 6, 3, 6)
 
 
-def test_failures_of_one_title_stay_together(context):
+def test_work__failures_of_one_title_stay_together(context):
     names = ("one", "other", "two")
     broken = [replace(step(name, make=partial(fall, reason=name)), title=name.replace("two", "one")) for name in names]
     work = working(context)
@@ -241,7 +241,7 @@ def test_failures_of_one_title_stay_together(context):
     ]
 
 
-def test_what_is_missing_is_refused_before_any_work_and_what_is_finished_is_not(context):
+def test_work__what_is_missing_is_refused_before_any_work_and_what_is_finished_is_not(context):
     calls = []
     work = working(context)
     work.run_stage("toys", [step("a")], lambda: calls.append("before"))
@@ -268,7 +268,7 @@ def summary(done, context):
     return {"title": done.title}
 
 
-def test_rows_and_reasons_of_evaluations_are_taken_and_damaged_ones_are_failures(context):
+def test_make_evaluation__rows_and_reasons_of_evaluations_are_taken_and_damaged_ones_are_failures(context):
     heard = []
     work = working(context, watch=lambda *event: heard.append(event[4]))
     cards = [card(0.25, step("a")), card(0.5), card(0.75)]
@@ -283,13 +283,13 @@ def test_rows_and_reasons_of_evaluations_are_taken_and_damaged_ones_are_failures
     assert failure.name == "card 0.5" and "changed" in failure.reason and made(context) == ["a"]
 
 
-def test_a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
+def test_work__a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
     (tmp_path / "store").write_text("a file")
     with pytest.raises(StoreError, match="has the name"):
         working(Context(Store(tmp_path / "store"))).run_stage("toys", [step("a")])
 
 
-def test_a_worker_that_dies_over_a_step_costs_that_step(context, light):
+def test_step__a_worker_that_dies_over_a_step_costs_that_step(context, light):
     deadly = step("deadly", step("a"), make=die)
     work = working(context, 1)
     with work.launcher:
@@ -316,7 +316,7 @@ def test_work_that_was_kept_in_another_store_is_a_failure(context):
     assert broken.reason == "it broke" and lost.name == "a" and "one file system" in lost.reason
 
 
-def test_notes_are_kept_once(context):
+def test_work__notes_are_kept_once(context):
     work = working(context)
     work.add_notes("one", "two", "one")
     work.add_notes("two", "three")
@@ -381,7 +381,7 @@ def subprocesses(monkeypatch):
     registry._parts.pop("subprocesses")
 
 
-def test_a_launcher_of_another_package_runs_the_same_steps(context, subprocesses, tmp_path):
+def test_work__a_launcher_of_another_package_runs_the_same_steps(context, subprocesses, tmp_path):
     from tests.work import test_steps  # as the processes import it: their functions are those of this module
 
     deadly = test_steps.step("deadly", make=test_steps.die)
@@ -399,7 +399,7 @@ def test_a_launcher_of_another_package_runs_the_same_steps(context, subprocesses
     assert again.rows == work.rows and again.failures == [] and made(context) == ["a"]
 
 
-def test_a_benchmark_runs_unchanged_under_another_launcher(subprocesses, tmp_path):
+def test_context__a_benchmark_runs_unchanged_under_another_launcher(subprocesses, tmp_path):
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)  # as the processes have
     from nescio.benchmarks import base
@@ -419,6 +419,6 @@ def test_a_benchmark_runs_unchanged_under_another_launcher(subprocesses, tmp_pat
     assert rows["local"] == rows["subprocesses"]
 
 
-def test_an_unknown_launcher_is_one_sentence():
+def test_make_launcher__an_unknown_launcher_is_one_sentence():
     with pytest.raises(BadInput, match="no launcher named 'slurms'"):
         make_launcher("slurms", 1)

@@ -99,7 +99,7 @@ def kill_at_stop(process):
 # ---- keys
 
 
-def test_every_field_of_a_trial_and_of_its_budget_changes_the_key(store):
+def test_store__every_field_of_a_trial_and_of_its_budget_changes_the_key(store):
     assert OTHER.keys() == {each.name for each in dataclasses.fields(Trial)}
     keys = {store.key("train", TRIAL)}
     for name, value in OTHER.items():
@@ -119,7 +119,7 @@ def test_every_field_of_a_trial_and_of_its_budget_changes_the_key(store):
     assert len(keys) == 1 + len(dataclasses.fields(Training))
 
 
-def test_stage_parents_and_version_change_the_key_and_the_environment_does_not(store, monkeypatch):
+def test_store__stage_parents_and_version_change_the_key_and_the_environment_does_not(store, monkeypatch):
     key = store.key("train", TRIAL)
     others = [
         store.key("predict", TRIAL),
@@ -136,7 +136,7 @@ def test_stage_parents_and_version_change_the_key_and_the_environment_does_not(s
     assert env["packages"] == {"torch": "99"} and env["device"] == "abacus" and env["seconds"] >= 0
 
 
-def test_a_stage_is_a_plain_name(store):
+def test_store__a_stage_is_a_plain_name(store):
     with pytest.raises(BadInput, match="stage"):
         store.path("../train", "0" * 16)
 
@@ -144,7 +144,7 @@ def test_a_stage_is_a_plain_name(store):
 # ---- finishing
 
 
-def test_finished_work_is_done_once(store):
+def test_store__finished_work_is_done_once(store):
     assert do(store, TRIAL) is True
     assert do(store, TRIAL) is False
     folder = store.path("train", store.key("train", TRIAL))
@@ -156,7 +156,7 @@ def test_finished_work_is_done_once(store):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "add", "config", "other config"])
-def test_verify_finds_damage(store, damage):
+def test_store__verify_finds_damage(store, damage):
     do(store)
     key = store.key("train", "r")
     weights, config = store.path("train", key) / "sub/weights", store.path("train", key) / "config.json"
@@ -177,7 +177,7 @@ def test_verify_finds_damage(store, damage):
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "config.json", ".work/lock.9", "env.json", "", "a/../../x"])
-def test_payload_names_stay_inside(store, name):
+def test_store__payload_names_stay_inside(store, name):
     with pytest.raises(BadInput, match="named"), store.work("train", 1) as step_folder:
         step_folder.write(name, b"")
 
@@ -185,7 +185,7 @@ def test_payload_names_stay_inside(store, name):
 # ---- failures
 
 
-def test_a_failure_is_remembered_and_tried_again(store):
+def test_store__a_failure_is_remembered_and_tried_again(store):
     with pytest.raises(ZeroDivisionError), store.work("train", {"r": 1}) as step_folder:
         step_folder.write("half", b"x")
         step_folder.save_checkpoint({"w": np.arange(3)}, {"epoch": 1})
@@ -204,21 +204,21 @@ def test_a_failure_is_remembered_and_tried_again(store):
     )  # fmt: skip
 
 
-def test_waiting_for_other_work_is_no_failure(store):
+def test_store__waiting_for_other_work_is_no_failure(store):
     plant(store)
     with pytest.raises(Busy), store.work("predict", "p"), store.work("train", "r", wait=False):
         pass
     assert [(run.stage, run.state) for run in store.runs()] == [("predict", "stopped"), ("train", "running")]
 
 
-def test_an_interruption_is_no_failure(store):
+def test_store__an_interruption_is_no_failure(store):
     with pytest.raises(KeyboardInterrupt), store.work("train", "r"):
         raise KeyboardInterrupt
     assert store.runs()[0].state == "stopped"
     assert do(store, wait=False)
 
 
-def test_a_launcher_notes_the_failure_of_a_killed_worker(store):
+def test_store__a_launcher_notes_the_failure_of_a_killed_worker(store):
     process = child('with store.work("train", "r") as step_folder: stop()', store)
     assert process.stdout.readline() == "here\n"
     store.fail("train", "r", "it still runs: nothing is noted.")
@@ -298,7 +298,7 @@ def undisturbed(tmp_path, steps=6):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_kill_leaves_nothing_half_written_and_the_next_owner_finishes(store, tmp_path, place):
+def test_store__a_kill_leaves_nothing_half_written_and_the_next_owner_finishes(store, tmp_path, place):
     train, expected = undisturbed(tmp_path)
     key = store.key("train", "r")
     kill_at_stop(child(TRAIN + "save = lambda step: None\n" + PLACES[place] + "\ntrain(store, save)", store))
@@ -317,7 +317,7 @@ def test_a_kill_leaves_nothing_half_written_and_the_next_owner_finishes(store, t
     assert [each.name for each in folder.parent.iterdir()] == [key]
 
 
-def test_ten_kills_at_random_moments(store, tmp_path):
+def test_store__ten_kills_at_random_moments(store, tmp_path):
     _, expected = undisturbed(tmp_path, steps=30)
     slow, rng = "\nprint('up', flush=True)\ntrain(store, lambda step: time.sleep(0.02), steps=30)", random.Random(0)
     for _ in range(10):
@@ -337,7 +337,7 @@ def test_ten_kills_at_random_moments(store, tmp_path):
 # ---- locks
 
 
-def test_many_processes_share_the_work_and_do_nothing_twice(store, tmp_path):
+def test_store__many_processes_share_the_work_and_do_nothing_twice(store, tmp_path):
     body = """
         todo = list(range(12))
         np.random.default_rng(os.getpid()).shuffle(todo)
@@ -362,7 +362,7 @@ def test_many_processes_share_the_work_and_do_nothing_twice(store, tmp_path):
     assert [run.state for run in store.runs()] == ["finished"] * 12
 
 
-def test_the_second_of_two_waits_and_gets_the_finished_work(store, monkeypatch):
+def test_store__the_second_of_two_waits_and_gets_the_finished_work(store, monkeypatch):
     body = 'with store.work("train", "r") as step_folder:\n    print("here", flush=True)\n    sys.stdin.readline()'
     first = child(body, store, stdin=subprocess.PIPE)
     assert first.stdout.readline() == "here\n"
@@ -375,14 +375,14 @@ def test_the_second_of_two_waits_and_gets_the_finished_work(store, monkeypatch):
     assert first.returncode == 0
 
 
-def test_a_waiter_takes_over_when_the_owner_dies(store):
+def test_store__a_waiter_takes_over_when_the_owner_dies(store):
     first = child('with store.work("train", "r") as step_folder: stop()', store)
     assert first.stdout.readline() == "here\n"
     threading.Timer(0.3, lambda: (first.kill(), first.communicate())).start()
     assert do(store) is True
 
 
-def test_a_zombie_is_dead(store):
+def test_store__a_zombie_is_dead(store):
     first = child('with store.work("train", "r") as step_folder: stop()', store)
     assert first.stdout.readline() == "here\n"
     first.kill()  # and not waited for: its number still exists
@@ -418,7 +418,7 @@ def busy(store):
         return True
 
 
-def test_a_process_that_got_the_number_of_a_dead_owner_is_not_the_owner(store):
+def test_store__a_process_that_got_the_number_of_a_dead_owner_is_not_the_owner(store):
     assert nescio.work.locks.start_time(os.getpid()) > 0
     lock = plant(store)
     assert busy(store)
@@ -428,7 +428,7 @@ def test_a_process_that_got_the_number_of_a_dead_owner_is_not_the_owner(store):
 
 
 @pytest.mark.parametrize("where", [{"host": "elsewhere"}, {"space": "another container"}, {"boot": "before"}])
-def test_an_owner_elsewhere_lives_as_long_as_its_heart_beats(store, where, monkeypatch):
+def test_store__an_owner_elsewhere_lives_as_long_as_its_heart_beats(store, where, monkeypatch):
     lock = plant(store, **where, pid=2**22 + 1)  # no such process here, which says nothing about there
     monkeypatch.setattr(time, "time", lambda: 1e10)  # nor does this machine's clock
     assert busy(store)
@@ -438,7 +438,7 @@ def test_an_owner_elsewhere_lives_as_long_as_its_heart_beats(store, where, monke
     assert not busy(store)
 
 
-def test_a_lock_that_is_dated_ahead_lives_by_its_heartbeat_and_not_until_its_date(store, monkeypatch):
+def test_store__a_lock_that_is_dated_ahead_lives_by_its_heartbeat_and_not_until_its_date(store, monkeypatch):
     silence, now = nescio.work.locks.SILENCE, 1000.0
     monkeypatch.setattr(nescio.work.locks.time, "monotonic", lambda: now)
     lock = plant(store, host="elsewhere")
@@ -455,7 +455,7 @@ def test_a_lock_that_is_dated_ahead_lives_by_its_heartbeat_and_not_until_its_dat
     assert not busy(store)
 
 
-def test_a_waiter_takes_over_a_silent_lock_that_is_dated_ahead(store, monkeypatch):
+def test_store__a_waiter_takes_over_a_silent_lock_that_is_dated_ahead(store, monkeypatch):
     monkeypatch.setattr(nescio.work.locks, "SILENCE", 0.3)
     lock = plant(store, host="elsewhere")
     os.utime(lock, (time.time() + 86400,) * 2)
@@ -463,7 +463,7 @@ def test_a_waiter_takes_over_a_silent_lock_that_is_dated_ahead(store, monkeypatc
         assert step_folder is not None
 
 
-def test_a_title_is_kept_and_is_no_part_of_the_key(store):
+def test_store__a_title_is_kept_and_is_no_part_of_the_key(store):
     with store.work("evaluate", "r", title="erm, seed 0"):
         assert [(run.state, run.title) for run in store.runs()] == [("running", "erm, seed 0")]
     (run,) = store.runs()
@@ -473,7 +473,7 @@ def test_a_title_is_kept_and_is_no_part_of_the_key(store):
     assert {run.title: run.state for run in store.runs()} == {"erm, seed 0": "finished", "mixup, seed 0": "failed"}
 
 
-def test_the_heart_beats(store, monkeypatch):
+def test_store__the_heart_beats(store, monkeypatch):
     monkeypatch.setattr(nescio.work.locks, "BEAT", 0.02)
     with store.work("train", "r") as step_folder:
         lock = step_folder.path / ".work" / "lock.1"
@@ -484,7 +484,7 @@ def test_the_heart_beats(store, monkeypatch):
             time.sleep(0.01)
 
 
-def test_one_of_many_takes_over(store, monkeypatch):
+def test_store__one_of_many_takes_over(store, monkeypatch):
     plant(store, pid=2**22 + 1)
     owners, gate, waiters, sleep = [], threading.Barrier(8), set(), time.sleep
     everyone = threading.Event()
@@ -512,7 +512,7 @@ def test_one_of_many_takes_over(store, monkeypatch):
     assert len(owners) == 1
 
 
-def test_a_slow_one_does_not_take_over_from_a_fast_one(store, monkeypatch):
+def test_store__a_slow_one_does_not_take_over_from_a_fast_one(store, monkeypatch):
     plant(store, pid=2**22 + 1)
     write = Path.write_bytes
 
@@ -526,7 +526,7 @@ def test_a_slow_one_does_not_take_over_from_a_fast_one(store, monkeypatch):
         assert busy(store)
 
 
-def test_an_owner_that_was_held_for_dead_gives_up(store):
+def test_store__an_owner_that_was_held_for_dead_gives_up(store):
     key = store.key("train", "r")
     with pytest.raises(LockLost), store.work("train", "r") as late:
         lock = late.path / ".work" / "lock.1"
@@ -543,7 +543,7 @@ def test_an_owner_that_was_held_for_dead_gives_up(store):
     store.verify("train", key)
 
 
-def test_work_that_finishes_while_the_lock_is_taken_is_not_done_again(store, monkeypatch):
+def test_store__work_that_finishes_while_the_lock_is_taken_is_not_done_again(store, monkeypatch):
     link = os.link
 
     def finish_first(*paths):
@@ -561,7 +561,7 @@ def test_work_that_finishes_while_the_lock_is_taken_is_not_done_again(store, mon
 # ---- checkpoints
 
 
-def test_a_checkpoint_comes_back_as_it_was(store):
+def test_store__a_checkpoint_comes_back_as_it_was(store):
     saved = {
         "matrix": np.arange(6, dtype=np.float32).reshape(2, 3).T,
         "one": np.array(2.5),
@@ -585,7 +585,7 @@ def test_a_checkpoint_comes_back_as_it_was(store):
             np.testing.assert_array_equal(tensors[name], value, strict=True)
 
 
-def test_a_damaged_checkpoint_is_never_used(store, caplog):
+def test_read_checkpoint__a_damaged_checkpoint_is_never_used(store, caplog):
     with store.work("train", "r") as step_folder:
         step_folder.save_checkpoint({"w": np.arange(40.0), "rng": b"abc"}, {"step": 1})
         path = step_folder.path / ".work" / "checkpoint.safetensors"
@@ -606,7 +606,7 @@ def test_a_damaged_checkpoint_is_never_used(store, caplog):
 # ---- disks
 
 
-def test_a_file_in_place_of_the_store(tmp_path):
+def test_store__a_file_in_place_of_the_store(tmp_path):
     (tmp_path / "store").write_text("a file")
     with (
         pytest.raises(StoreError, match="has the name"),
@@ -616,7 +616,7 @@ def test_a_file_in_place_of_the_store(tmp_path):
 
 
 @pytest.mark.parametrize("code, words", [(errno.EROFS, "read-only"), (errno.EACCES, "may not write")])
-def test_a_read_only_store(store, monkeypatch, code, words):
+def test_store__a_read_only_store(store, monkeypatch, code, words):
     do(store)
 
     def refuse(path, *_, **__):
@@ -633,7 +633,7 @@ def test_a_read_only_store(store, monkeypatch, code, words):
 
 
 @pytest.mark.parametrize("during", ["payload", "checkpoint", "finish"])
-def test_a_full_disk_fails_the_trial_and_keeps_the_last_checkpoint(store, monkeypatch, during):
+def test_store__a_full_disk_fails_the_trial_and_keeps_the_last_checkpoint(store, monkeypatch, during):
     fsync, full = os.fsync, []
 
     def fill(handle):
@@ -658,7 +658,7 @@ def test_a_full_disk_fails_the_trial_and_keeps_the_last_checkpoint(store, monkey
     assert store.runs()[0].state == "finished"
 
 
-def test_a_disk_that_is_really_full(tmp_path):
+def test_store__a_disk_that_is_really_full(tmp_path):
     with disk_of(tmp_path / "disk", "256k") as disk:
         store = Store(disk / "store")
         with pytest.raises(StoreError, match="disk is full"), store.work("train", "r") as step_folder:
@@ -680,7 +680,7 @@ def no_links(*paths):
     raise PermissionError(errno.EPERM, "Operation not permitted", *map(str, paths))
 
 
-def test_a_file_system_without_hard_links_has_one_owner_as_well(store, monkeypatch):
+def test_store__a_file_system_without_hard_links_has_one_owner_as_well(store, monkeypatch):
     monkeypatch.setattr(os, "link", no_links)
     with store.work("train", "r") as step_folder:
         assert busy(store) and step_folder.lock.is_owned()
@@ -690,7 +690,7 @@ def test_a_file_system_without_hard_links_has_one_owner_as_well(store, monkeypat
     assert do(Store(store.root / "other"))  # a dead owner's work is taken over
 
 
-def test_a_lock_without_content_is_of_an_owner_elsewhere(store, monkeypatch):
+def test_store__a_lock_without_content_is_of_an_owner_elsewhere(store, monkeypatch):
     """Its owner was killed between making and filling it."""
     plant(store).write_text("")
     assert busy(store)
@@ -698,7 +698,7 @@ def test_a_lock_without_content_is_of_an_owner_elsewhere(store, monkeypatch):
     assert not busy(store)
 
 
-def test_a_link_whose_answer_was_lost_is_ours(store, monkeypatch):
+def test_store__a_link_whose_answer_was_lost_is_ours(store, monkeypatch):
     link = os.link
 
     def twice(*paths):  # the server made it, the network lost the answer, and the client asked again
@@ -710,7 +710,7 @@ def test_a_link_whose_answer_was_lost_is_ours(store, monkeypatch):
 
 
 @pytest.mark.parametrize("links", ["links", "no links"])
-def test_two_hosts_at_once_do_nothing_twice(store, tmp_path, links):
+def test_store__two_hosts_at_once_do_nothing_twice(store, tmp_path, links):
     """Neither can look at the other's processes: heartbeats alone tell that the other lives."""
     body = """
         import platform, random
@@ -745,7 +745,7 @@ def test_two_hosts_at_once_do_nothing_twice(store, tmp_path, links):
     assert [run.state for run in store.runs()] == ["finished"] * 12
 
 
-def test_a_store_that_becomes_read_only_is_one_sentence_and_the_next_goes_on(store, monkeypatch):
+def test_store__a_store_that_becomes_read_only_is_one_sentence_and_the_next_goes_on(store, monkeypatch):
     def refuse(path, *_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
@@ -766,7 +766,7 @@ def test_a_store_that_becomes_read_only_is_one_sentence_and_the_next_goes_on(sto
         assert step_folder.load_checkpoint().meta == {"step": 1}
 
 
-def test_a_file_that_may_not_grow_fails_the_trial_and_keeps_the_last_checkpoint(store):
+def test_store__a_file_that_may_not_grow_fails_the_trial_and_keeps_the_last_checkpoint(store):
     body = """
         import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -812,7 +812,7 @@ def shared(monkeypatch):
         yield Store(Path(place) / "store")
 
 
-def test_users_whose_umask_shuts_the_other_out_are_told_and_nothing_is_lost(shared):
+def test_store__users_whose_umask_shuts_the_other_out_are_told_and_nothing_is_lost(shared):
     with user(60001, 60000, 0o077):
         assert do(shared, content=b"first")
     with user(60002, 60000, 0o077):
@@ -826,7 +826,7 @@ def test_users_whose_umask_shuts_the_other_out_are_told_and_nothing_is_lost(shar
         shared.verify("train", shared.key("train", "r"))
 
 
-def test_what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
+def test_store__what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
     """“Remove this folder” would cost finished work; “no predictions” and “empty” are not so."""
     dump = fake_zoo.answers(0, 200)
     with user(60001, 60000, 0o022):
@@ -850,7 +850,7 @@ def test_what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
         place.chmod(mode)
 
 
-def test_users_of_one_group_share_the_work(shared):
+def test_store__users_of_one_group_share_the_work(shared):
     with user(60001, 60000, 0o002), contextlib.suppress(RuntimeError), shared.work("train", "r") as step_folder:
         step_folder.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
         step_folder.write("half", b"half")
@@ -864,7 +864,7 @@ def test_users_of_one_group_share_the_work(shared):
 # ---- copies
 
 
-def test_finished_work_comes_over_byte_for_byte_and_is_never_overwritten(store, tmp_path):
+def test_store__finished_work_comes_over_byte_for_byte_and_is_never_overwritten(store, tmp_path):
     other = Store(tmp_path / "other")
     key = store.key("train", "r")
     do(store)
@@ -878,7 +878,7 @@ def test_finished_work_comes_over_byte_for_byte_and_is_never_overwritten(store, 
     assert (other.path("train", key) / "env.json").read_text() == "its own"
 
 
-def test_damaged_work_does_not_come_over(store, tmp_path):
+def test_store__damaged_work_does_not_come_over(store, tmp_path):
     key = store.key("train", "r")
     do(store)
     (store.path("train", key) / "sub" / "weights").write_bytes(b"payloaD")
@@ -887,7 +887,7 @@ def test_damaged_work_does_not_come_over(store, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_an_interrupted_copy_goes_on_and_what_stood_there_half_made_goes(store, tmp_path, monkeypatch):
+def test_store__an_interrupted_copy_goes_on_and_what_stood_there_half_made_goes(store, tmp_path, monkeypatch):
     other, key, copy = Store(tmp_path / "other"), store.key("train", "r"), shutil.copyfile
     with store.work("train", "r") as step_folder:
         for name in ("a", "b", "c"):
@@ -914,7 +914,7 @@ def test_an_interrupted_copy_goes_on_and_what_stood_there_half_made_goes(store, 
     assert files(other.path("train", key)) == files(store.path("train", key))
 
 
-def test_a_copy_that_arrives_damaged_is_refused(store, tmp_path, monkeypatch):
+def test_store__a_copy_that_arrives_damaged_is_refused(store, tmp_path, monkeypatch):
     other, key = Store(tmp_path / "other"), store.key("train", "r")
     do(store)
     monkeypatch.setattr(shutil, "copyfile", lambda source, target: Path(target).write_bytes(b"noise"))
@@ -924,7 +924,7 @@ def test_a_copy_that_arrives_damaged_is_refused(store, tmp_path, monkeypatch):
     assert not other.finished("train", key) and other.receive(store, "train", key)
 
 
-def test_work_that_is_going_on_is_left_to_its_owner(store, tmp_path):
+def test_store__work_that_is_going_on_is_left_to_its_owner(store, tmp_path):
     other = Store(tmp_path / "other")
     do(store)
     with other.work("train", "r") as step_folder:
@@ -938,7 +938,7 @@ ODD = [b"", b"null", b"[1]", b"{}", b"[" * 100_000, b"\xff", b'{"pid": 1e999}']
 
 
 @pytest.mark.parametrize("pid", [None, 0, -1, 1, True, "7", 7.5, 10**30, [1]])
-def test_a_lock_without_a_real_process_is_taken_over(store, pid):
+def test_this_machine__a_lock_without_a_real_process_is_taken_over(store, pid):
     folder = store.path("train", store.key("train", {})).with_suffix(".part") / ".work"
     folder.mkdir(parents=True)
     owner = {**this_machine(), "pid": pid, "start": None if pid in (None, 7.5) else 5}
@@ -951,7 +951,7 @@ def test_a_lock_without_a_real_process_is_taken_over(store, pid):
 
 @pytest.mark.parametrize("name", ["config.json", "failure.json", ".work/lock.1"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "big", *range(len(ODD))])
-def test_odd_files_of_an_entry_do_not_stop_the_others(store, name, kind):
+def test_store__odd_files_of_an_entry_do_not_stop_the_others(store, name, kind):
     with store.work("train", {}) as step_folder:
         step_folder.write("a", b"x")
     place = store.path("train", "0" * 16).with_suffix(".part") / name
@@ -970,7 +970,7 @@ def test_odd_files_of_an_entry_do_not_stop_the_others(store, name, kind):
     assert sorted(run.key for run in store.runs()) == sorted(["0" * 16, store.key("train", {})])
 
 
-def test_recipes_of_other_types_are_listed(store):
+def test_store__recipes_of_other_types_are_listed(store):
     for number, odd in enumerate([{"parents": 7}, {"config": [1]}, {"config": "r"}, {"version": "x"}, {"title": []}]):
         place = store.path("train", f"{number:016x}")
         place.mkdir(parents=True)
@@ -979,7 +979,7 @@ def test_recipes_of_other_types_are_listed(store):
     assert len(store.runs()) == 5
 
 
-def test_work_is_never_done_through_a_link(store, tmp_path):
+def test_store__work_is_never_done_through_a_link(store, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "letter").write_text("dear")

@@ -41,7 +41,7 @@ def teams(store, steps, **how):
     return [(task.processes, task.nodes) for task in map(work._task, steps)]
 
 
-def test_only_what_can_be_made_together_takes_several_processes(tmp_path):
+def test_step__only_what_can_be_made_together_takes_several_processes(tmp_path):
     network = toy("network", distributed=True)
     steps = [network, toy("dump", (network,)), toy("table", (toy("another dump", (network,)),)), toy("free")]
     assert teams(tmp_path, steps, processes=2, nodes=3) == [(2, 3), (2, 3), (2, 3), (1, 1)]
@@ -50,7 +50,7 @@ def test_only_what_can_be_made_together_takes_several_processes(tmp_path):
     assert teams(tmp_path / "other", steps) == [(1, 1)] * 4
 
 
-def test_no_key_depends_on_the_number_of_processes():
+def test_team__no_key_depends_on_the_number_of_processes():
     from nescio.training import train_step
     from tests.support.trainings import trial_of
 
@@ -69,7 +69,7 @@ def places(workers, *processes):
     return given
 
 
-def test_local_processes_share_the_places_of_the_workers():
+def test_local_workers__local_processes_share_the_places_of_the_workers():
     """A place is a core, or a GPU that only one training sees."""
     assert places(4, 2, 2, 1) == [[0, 1], [2, 3], []]
     assert places(4, 1, 2, 2, 1) == [[0], [1, 2], [], [3]]
@@ -77,7 +77,7 @@ def test_local_processes_share_the_places_of_the_workers():
     assert places(2, 3, 1) == [[0, 1, 2], []]
 
 
-def test_more_processes_than_cores_are_said(caplog):
+def test_task__more_processes_than_cores_are_said(caplog):
     LocalWorkers(0).run([Task("t", divmod, (7, 3), processes=999)])
     assert "The 999 processes of a" in caplog.text
     caplog.clear()
@@ -95,7 +95,7 @@ def seen_gpus(monkeypatch, tmp_path, places, visible):
     return said.read_text().strip()
 
 
-def test_a_training_sees_the_gpus_of_its_places(monkeypatch, tmp_path):
+def test_run__a_training_sees_the_gpus_of_its_places(monkeypatch, tmp_path):
     assert seen_gpus(monkeypatch, tmp_path, "2,3", None) == "2,3"
     assert seen_gpus(monkeypatch, tmp_path, "2,3", "4,5,6,7") == "6,7"
     assert seen_gpus(monkeypatch, tmp_path, "", "4,5") == "4,5"
@@ -111,7 +111,7 @@ def test_a_training_sees_the_gpus_of_its_places(monkeypatch, tmp_path):
         (["--processes", "2", "--log", "tensorboard:x"], "--log is for one network"),
     ],
 )
-def test_what_cannot_be_is_one_sentence_before_anything_starts(tmp_path, capsys, words, sentence):
+def test_train__what_cannot_be_is_one_sentence_before_anything_starts(tmp_path, capsys, words, sentence):
     assert main(["train", "--backbone", "mlp", "--store", str(tmp_path / "store"), *words]) == 2
     said = capsys.readouterr()
     assert sentence in said.err and len(said.err.strip().splitlines()) == 1
@@ -133,7 +133,7 @@ def outcome(folder, code, codes, **outcomes):
     team._raise_outcome(folder, 2, code)
 
 
-def test_the_first_cause_is_what_is_raised(tmp_path, monkeypatch):
+def test_raise_outcome__the_first_cause_is_what_is_raised(tmp_path, monkeypatch):
     lost = RuntimeError("connection closed by peer")
     outcome(tmp_path / "fine", 0, {}, p0=None, p1=None)
     with pytest.raises(BadInput, match="bad"):
@@ -161,7 +161,7 @@ class Odd(Exception):
         super().__init__(f"{one} and {other} are odd.")
 
 
-def test_an_error_that_pickle_cannot_bring_back_is_told_by_its_reason():
+def test_packed__an_error_that_pickle_cannot_bring_back_is_told_by_its_reason():
     for error, reason in [(Odd(1, 3), "Odd: 1 and 3 are odd."), (BadInput("bad"), "bad")]:
         error.add_note("raised there")
         back = pickle.loads(team._packed(error))
@@ -171,7 +171,7 @@ def test_an_error_that_pickle_cannot_bring_back_is_told_by_its_reason():
 # ---- what they leave
 
 
-def test_each_try_has_a_folder_of_its_own_and_whoever_makes_the_step_removes_them_all(tmp_path, monkeypatch):
+def test_step__each_try_has_a_folder_of_its_own_and_whoever_makes_the_step_removes_them_all(tmp_path, monkeypatch):
     """Processes of a worker that was killed may still write when the next has begun."""
     step, folders = toy("net", distributed=True), []
     others, logs = tmp_path / ".team" / "toy-0000-1", tmp_path / ".team" / f"toy-{step.key}-1"
@@ -187,7 +187,7 @@ def test_each_try_has_a_folder_of_its_own_and_whoever_makes_the_step_removes_the
     assert list(others.parent.iterdir()) == [others]
 
 
-def test_sigterm_ends_the_processes_before_their_worker(tmp_path):
+def test_team__sigterm_ends_the_processes_before_their_worker(tmp_path):
     agent = ["sh", "-c", "echo $$; sleep 60 & wait"]
     code = f"from pathlib import Path; from nescio.work import team; team._run({agent}, Path('log'))"
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
@@ -196,7 +196,7 @@ def test_sigterm_ends_the_processes_before_their_worker(tmp_path):
     assert worker.wait(120) == 128 + signal.SIGTERM and not alive(int(number))
 
 
-def test_sigterm_while_the_agent_starts_ends_the_agent_too(tmp_path):
+def test_team__sigterm_while_the_agent_starts_ends_the_agent_too(tmp_path):
     """Between the start of the agent and the first look at it there was no handler: the agent stayed."""
     code = """
 import os, pathlib, signal, subprocess
@@ -222,7 +222,7 @@ def wait_for_ever(step_folder, context):
     until(lambda: False, 30)
 
 
-def test_a_process_whose_agent_was_killed_before_it_began_ends(tmp_path):
+def test_team__a_process_whose_agent_was_killed_before_it_began_ends(tmp_path):
     lock = tmp_path, 1, {}
     (tmp_path / "call").write_bytes(pickle.dumps((wait_for_ever, tmp_path, tmp_path, lock, {}, None)))
     gone = subprocess.Popen(["true"])
@@ -253,7 +253,7 @@ def misbehave(step_folder, context, rank, how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "how"), [("1", "kill"), ("0", "kill"), ("1", "fail")])
-def test_a_process_that_dies_is_one_line_with_its_log_and_the_step_can_be_made_again(tmp_path, rank, how):
+def test_step__a_process_that_dies_is_one_line_with_its_log_and_the_step_can_be_made_again(tmp_path, rank, how):
     store = Store(tmp_path)
     step = toy("net", distributed=True, make=partial(misbehave, rank=rank, how=how))
     with make_launcher("local", 1) as launcher:
@@ -303,7 +303,7 @@ def apart(one, two):
 
 
 @pytest.mark.slow
-def test_two_processes_of_a_local_worker_learn_what_one_does(tmp_path):
+def test_make_launcher__two_processes_of_a_local_worker_learn_what_one_does(tmp_path):
     two = trained(tmp_path / "two", training_of(epochs=1), 2)
     one = trained(tmp_path / "one", training_of(epochs=1), 1)
     assert one.name == two.name and apart(one, two) < 1e-5
@@ -358,7 +358,7 @@ def descendants(pid):
 @pytest.mark.parametrize(
     ("workers", "end"), [(0, signal.SIGINT), (1, signal.SIGINT), (1, signal.SIGKILL), (0, signal.SIGKILL)]
 )
-def test_no_process_outlives_the_command(tmp_path, workers, end):
+def test_store__no_process_outlives_the_command(tmp_path, workers, end):
     command, family, _ = begun(tmp_path, workers)
     team = [pid for pid in family if b"nescio.work.team" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     command.send_signal(end)
@@ -369,7 +369,7 @@ def test_no_process_outlives_the_command(tmp_path, workers, end):
 
 
 @pytest.mark.slow
-def test_processes_stop_at_the_same_step_and_go_on_to_the_same_end(tmp_path):
+def test_make_launcher__processes_stop_at_the_same_step_and_go_on_to_the_same_end(tmp_path):
     command, family, inside = begun(tmp_path, 0)
     os.kill(command.pid, signal.SIGUSR2)
     command.communicate(timeout=60)
@@ -382,7 +382,7 @@ def test_processes_stop_at_the_same_step_and_go_on_to_the_same_end(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_line_trains_and_evaluates_with_two_processes(tmp_path):
+def test_team__the_command_line_trains_and_evaluates_with_two_processes(tmp_path):
     words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu"
     words += " --format json"
     said = [main_of([*words.split(), "--store", str(tmp_path / n), "--processes", n, "--workers", "2"]) for n in "12"]

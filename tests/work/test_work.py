@@ -64,12 +64,12 @@ def damage(path, at=0.5):
 # ---- SIGKILL
 
 
-def test_five_kills_in_one_sweep_and_the_table_is_the_same(warm, finished, tmp_path):
+def test_work__five_kills_in_one_sweep_and_the_table_is_the_same(warm, finished, tmp_path):
     survives(("half", "renamed", "moment", "damage", "two"), warm, finished, tmp_path / "store")
 
 
 @pytest.mark.slow
-def test_twenty_kills_in_one_sweep_and_the_table_is_the_same(warm, tmp_path):
+def test_work__twenty_kills_in_one_sweep_and_the_table_is_the_same(warm, tmp_path):
     kills = 2 * (*PLACES, "moment", "damage", "moment", "two")
     survives(kills, warm, undisturbed(tmp_path / "finished", warm, LONG_SWEEP), tmp_path / "store", LONG_SWEEP)
 
@@ -105,7 +105,7 @@ def count(store):
 
 
 @pytest.mark.slow
-def test_ten_kills_of_a_command_with_its_workers(finished, tmp_path):
+def test_work__ten_kills_of_a_command_with_its_workers(finished, tmp_path):
     """The same from outside: `python -m nescio`, two workers, the whole process group killed."""
     (tmp_path / "sitecustomize.py").write_text("from tests.support import killing")
     path = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "src")))
@@ -139,7 +139,7 @@ def test_ten_kills_of_a_command_with_its_workers(finished, tmp_path):
 # ---- sharing
 
 
-def test_two_sweeps_at_once_share_the_work_and_do_nothing_twice(warm, finished, tmp_path):
+def test_work__two_sweeps_at_once_share_the_work_and_do_nothing_twice(warm, finished, tmp_path):
     store, log = tmp_path / "store", tmp_path / "log"
     both = [warm.start(*SWEEP, "--workers", "0", "--store", store, log=log) for _ in range(2)]
     assert [each.wait() for each in both] == [0, 0]
@@ -155,7 +155,7 @@ def test_two_sweeps_at_once_share_the_work_and_do_nothing_twice(warm, finished, 
     assert report(store) == report(finished)
 
 
-def test_a_finished_study_run_again_trains_nothing(warm, finished, tmp_path):
+def test_work__a_finished_study_run_again_trains_nothing(warm, finished, tmp_path):
     log, before = tmp_path / "log", {each: each.stat().st_mtime_ns for each in finished.rglob("*")}
     code, command = warm.run(*SWEEP, "--workers", "2", "--store", finished, log=log)
     assert code == 0 and "The page is" in command.out
@@ -202,7 +202,7 @@ def plug_in(folder, code, name="faulty"):
     return folder
 
 
-def test_a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_alone(warm, tmp_path):
+def test_work__a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_alone(warm, tmp_path):
     store, path = tmp_path / "store", [plug_in(tmp_path / "site", PLUG_IN)]
     words = [*SWEEP, "--workers", "1", "--store", store, "--methods", "erm,greedy,diverging,hungry"]
     words[words.index("--epochs") + 1] = "1"
@@ -241,7 +241,7 @@ def table_lines(store):
 # ---- damage
 
 
-def test_damaged_finished_work_is_one_sentence_and_the_others_go_on(warm, finished, tmp_path):
+def test_work__damaged_finished_work_is_one_sentence_and_the_others_go_on(warm, finished, tmp_path):
     store = tmp_path / "store"
     shutil.copytree(finished, store)
     trial = next(each for each in Store(store).runs() if each.stage == "train" and each.config["method"] == "erm")
@@ -265,7 +265,7 @@ def test_damaged_finished_work_is_one_sentence_and_the_others_go_on(warm, finish
 
 
 @pytest.mark.parametrize("stage, file", [("predict", "logits.npy"), ("evaluate", "rows.parquet")])
-def test_one_wrong_bit_is_never_read(warm, finished, tmp_path, stage, file):
+def test_work__one_wrong_bit_is_never_read(warm, finished, tmp_path, stage, file):
     store = tmp_path / "store"
     shutil.copytree(finished, store)
     if stage == "predict":
@@ -294,7 +294,7 @@ def disk(tmp_path, request):
 
 
 @pytest.mark.parametrize("disk", ["900k"], indirect=True)
-def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(warm, finished, disk):
+def test_work__a_full_disk_costs_what_did_not_fit_and_nothing_else(warm, finished, disk):
     store = disk / "store"
     code, command = warm.run(*SWEEP, "--workers", "0", "--store", store)
     failed = [line for line in command.err.splitlines() if line.startswith("failed")]
@@ -313,7 +313,7 @@ def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(warm, finished, dis
 
 
 @pytest.mark.parametrize("disk", ["60m"], indirect=True)
-def test_a_read_only_store_shows_what_is_finished_and_refuses_the_rest(warm, finished, disk):
+def test_work__a_read_only_store_shows_what_is_finished_and_refuses_the_rest(warm, finished, disk):
     shutil.copytree(finished, disk / "store")
     assert warm.run(*SWEEP, "--workers", "0", "--store", disk / "store")[0] == 0
     assert remount(disk, "ro")
@@ -327,7 +327,7 @@ def test_a_read_only_store_shows_what_is_finished_and_refuses_the_rest(warm, fin
 
 @pytest.mark.parametrize("disk", ["60m"], indirect=True)
 @pytest.mark.parametrize("stage", [pytest.param("train", marks=pytest.mark.slow), "evaluate"])
-def test_a_store_made_read_only_in_the_middle_is_one_line_and_the_next_run_goes_on(warm, finished, disk, stage):
+def test_store__a_store_made_read_only_in_the_middle_is_one_line_and_the_next_run_goes_on(warm, finished, disk, stage):
     command = warm.start(*SWEEP, "--workers", "0", "--store", disk / "store")
     until(lambda: any(run.state == "finished" for run in Store(disk / "store").runs(stage)))
     until(lambda: remount(disk, "ro"))
@@ -342,7 +342,7 @@ def test_a_store_made_read_only_in_the_middle_is_one_line_and_the_next_run_goes_
     assert report(disk / "store") == report(finished)
 
 
-def test_a_file_in_place_of_the_store(warm, tmp_path):
+def test_work__a_file_in_place_of_the_store(warm, tmp_path):
     (tmp_path / "store").write_text("a file")
     code, command = warm.run(*SWEEP, "--workers", "2", "--store", tmp_path / "store")
     assert code == 1 and len(command.err.splitlines()) == 1

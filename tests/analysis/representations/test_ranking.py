@@ -89,7 +89,7 @@ def found(three):
 # ---- the order
 
 
-def test_the_good_candidate_comes_first_and_noise_last(found):
+def test_chance_nc__the_good_candidate_comes_first_and_noise_last(found):
     assert found.names == ["good", "fair", "noise"] and found.group == ["good"]
     assert [found.row(name, found.nc)["rank"] for name in found.names] == [1, 2, 3]
     noise = found.row("noise", found.nc)
@@ -98,7 +98,7 @@ def test_the_good_candidate_comes_first_and_noise_last(found):
     assert words.startswith("Most reliable of 3: good") and "significantly worse" in words
 
 
-def test_every_mean_is_that_of_the_measure(found, three):
+def test_default_k__every_mean_is_that_of_the_measure(found, three):
     assert found.k == ranking.default_k(R) == 8
     for each in three:
         nc = 1 - measures.neighborhood_inconsistency(each.refs, each.tests, found.k)
@@ -114,7 +114,7 @@ def test_every_mean_is_that_of_the_measure(found, three):
             assert found.row(each.name, name)["value"] == pytest.approx(value), name
 
 
-def test_intervals_and_differences_are_those_of_one_paired_bootstrap(found, three):
+def test_draw_counts__intervals_and_differences_are_those_of_one_paired_bootstrap(found, three):
     nc = {each.name: 1 - measures.neighborhood_inconsistency(each.refs, each.tests, 8) for each in three}
     counts = np.array([draw_counts(N, 0, number) for number in range(200)])
     means = {name: counts @ values / N for name, values in nc.items()}
@@ -128,7 +128,7 @@ def test_intervals_and_differences_are_those_of_one_paired_bootstrap(found, thre
     assert found.difference("good") is None
 
 
-def test_equals_cannot_be_told_apart():
+def test_rank_candidates__equals_cannot_be_told_apart():
     two = rank_candidates(
         [candidate("a", 1, 0.5), candidate("b", 2, 0.5), candidate("c", 3, None)], QUICK, labels=False
     )
@@ -138,7 +138,7 @@ def test_equals_cannot_be_told_apart():
     assert bold == {"a", "b"}
 
 
-def test_places_row_by_row_by_brute_force(found, three):
+def test_row_ranks__places_row_by_row_by_brute_force(found, three):
     nc = np.array([found.scores[each.name].u["nc@8"] for each in three])
     places = np.apply_along_axis(rankdata, 0, nc)
     first = np.array([[(u[c] == u.min()) / (u == u.min()).sum() for c in range(3)] for u in nc.T]).T
@@ -150,7 +150,7 @@ def test_places_row_by_row_by_brute_force(found, three):
     np.testing.assert_array_equal(tied[1], [[0.5, 0], [0.5, 0.5], [0, 0.5]])
 
 
-def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
+def test_row_score_options__nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
     one, large = candidate("a", 1, 0.5), candidate("a", 1, 0.5, scale=50.0)
     scoring = RowScoreOptions(components=(0,))
     a, b = (rank_candidates([each], scoring, labels=False) for each in (one, large))
@@ -164,7 +164,7 @@ def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
 # ---- a lone model
 
 
-def test_a_lone_model_has_distance_norm_and_density_and_the_table_says_why_not_more(three):
+def test_rank_candidates__a_lone_model_has_distance_norm_and_density_and_the_table_says_why_not_more(three):
     alone = rank_candidates([*three, candidate("alone", 5, 0.1, members=1)], QUICK, resamples=50)
     assert alone.names[-1] == "alone" and alone.row("alone", alone.nc) is None
     assert alone.scores["alone"].reasons[alone.nc] == ALONE
@@ -177,7 +177,7 @@ def test_a_lone_model_has_distance_norm_and_density_and_the_table_says_why_not_m
     assert {tuple(each["candidates"]) for each in alone.agreement} == {("noise", "good", "fair")}
 
 
-def test_lone_models_only_are_not_ranked():
+def test_rank_candidates__lone_models_only_are_not_ranked():
     both = rank_candidates([candidate("a", 1, 0.1, members=1), candidate("b", 2, None, members=1)], QUICK, resamples=50)
     assert both.group == [] and both.names == ["a", "b"]
     assert "No NC: a, b." in " ".join(ranking_sentences(both))
@@ -187,7 +187,7 @@ def test_lone_models_only_are_not_ranked():
 # ---- labels
 
 
-def test_table_3_by_brute_force(found, three):
+def test_downstream_losses__table_3_by_brute_force(found, three):
     losses = {each.name: downstream_losses(each.train, each.tests).ensemble for each in three}
     for own in found.agreement:
         u = np.array([found.scores[each.name].u[own["score"]] for each in three])
@@ -204,7 +204,7 @@ def test_table_3_by_brute_force(found, three):
             assert found.row(each.name, loss)["value"] == pytest.approx(losses[each.name][loss].mean())
 
 
-def test_labels_are_not_looked_at_where_nobody_says_that_they_fit(three):
+def test_rank_candidates__labels_are_not_looked_at_where_nobody_says_that_they_fit(three):
     """References of another set may have labels of their own."""
     apart = [Candidate(each.name, each.tests, each.refs) for each in three]
     assert not rank_candidates(apart, QUICK, resamples=20).losses
@@ -213,7 +213,7 @@ def test_labels_are_not_looked_at_where_nobody_says_that_they_fit(three):
     assert rank_candidates(blind, QUICK, resamples=20).losses.keys() == {"a", "b"}  # halves of one file are of one set
 
 
-def test_halves_teach_the_heads_that_judge_the_other():
+def test_candidate_losses__halves_teach_the_heads_that_judge_the_other():
     one = candidate("a", 1, 0.3, whole=True)
     rows = evaluation_rows([one])
     found = downstream.candidate_losses(one, rows, "one-vs-one")
@@ -224,14 +224,14 @@ def test_halves_teach_the_heads_that_judge_the_other():
         np.testing.assert_allclose(found.members["entropy"][:, at], right.members["entropy"])
 
 
-def test_labels_that_differ_are_refused():
+def test_rank_candidates__labels_that_differ_are_refused():
     one, other = candidate("a", 1, 0.3, whole=True), candidate("b", 2, 0.3, whole=True)
     wrong = [t.replace(labels=(np.asarray(t.labels) + (np.arange(R + N) == 5)) % C) for t in other.tests]
     with pytest.raises(BadInput, match="different labels in 1 shared rows, first at index 5"):
         rank_candidates([one, Candidate("b", wrong)], QUICK, resamples=20)
 
 
-def test_heads_that_cannot_be_taught_cost_the_comparison_only():
+def test_rank_candidates__heads_that_cannot_be_taught_cost_the_comparison_only():
     lonely = candidate("a", 1, 0.3, whole=True)
     tests = [t.replace(labels=np.where(np.arange(R + N) == 5, 99, t.labels)) for t in lonely.tests]
     found = rank_candidates([Candidate("a", tests)], QUICK, resamples=20)
@@ -241,7 +241,7 @@ def test_heads_that_cannot_be_taught_cost_the_comparison_only():
 # ---- rows
 
 
-def test_halves_cover_every_row_once_and_never_judge_a_row_by_itself(monkeypatch):
+def test_split_references__halves_cover_every_row_once_and_never_judge_a_row_by_itself(monkeypatch):
     keys = np.random.default_rng(0).permutation(101) * 3
     parts = split_references(keys, None, 0)
     assert [len(refs) for refs, _ in parts] == [50, 50]  # the same number of references for all
@@ -258,7 +258,7 @@ def test_halves_cover_every_row_once_and_never_judge_a_row_by_itself(monkeypatch
     assert [len(refs) for refs, _ in split_references(keys, None, 0)] == [20, 20]
 
 
-def test_halves_score_rows_against_the_other_half():
+def test_score_candidate__halves_score_rows_against_the_other_half():
     one = candidate("a", 1, 0.3, whole=True)
     rows = evaluation_rows([one])
     found, _ = score_candidate(one, rows, 5, QUICK)
@@ -270,7 +270,7 @@ def test_halves_score_rows_against_the_other_half():
         np.testing.assert_allclose(found.u["nc@5"][np.searchsorted(found.index, asked)], right)
 
 
-def test_candidates_are_joined_on_index():
+def test_rank_candidates__candidates_are_joined_on_index():
     one, other = candidate("a", 1, 0.3, train=False), candidate("b", 2, 0.3, train=False)
     order = np.random.default_rng(1).permutation(N)
     moved = Candidate("b", [t.take(order) for t in other.tests], other.refs)
@@ -289,7 +289,7 @@ def test_candidates_are_joined_on_index():
         rank_candidates([one, Candidate("b", away, other.refs)], QUICK)
 
 
-def test_other_references_and_own_references_are_noted():
+def test_rank_candidates__other_references_and_own_references_are_noted():
     one, other = candidate("a", 1, 0.3, train=False), candidate("b", 2, 0.3, train=False)
     fewer = Candidate("b", other.tests, [r.take(np.arange(100)) for r in other.refs])
     found = rank_candidates([one, fewer], QUICK, resamples=20)
@@ -298,7 +298,7 @@ def test_other_references_and_own_references_are_noted():
     assert any(f"{N} rows" in note for note in itself.notes)
 
 
-def test_many_candidates_get_the_resamples_that_holm_needs():
+def test_rank_candidates__many_candidates_get_the_resamples_that_holm_needs():
     many = [candidate(f"c{at}", at, 0.3, members=2, train=False) for at in range(30)]
     found = rank_candidates(many, RowScoreOptions(components=(0,)))
     assert found.comparison.resamples == 1200 and not found.notes
@@ -336,7 +336,7 @@ def plain(capsys, *words):
     return json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
-def test_pairs_of_files_are_what_python_gets(capsys, files, found):
+def test_ranking__pairs_of_files_are_what_python_gets(capsys, files, found):
     held = plain(
         capsys,
         *(pairs(files, name) for name in ("noise", "good", "fair")),
@@ -353,21 +353,21 @@ def test_pairs_of_files_are_what_python_gets(capsys, files, found):
     assert len(held["agreement"]) == 15
 
 
-def test_without_train_the_labels_of_references_are_left_alone_and_it_is_said(capsys, files):
+def test_ranking__without_train_the_labels_of_references_are_left_alone_and_it_is_said(capsys, files):
     words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--bootstrap", 50]
     held = plain(capsys, *words)
     assert held["agreement"] == [] and "--head-data" in held["notes"][0] and len(held["notes"]) == 1
     assert plain(capsys, *words, "--unlabelled")["notes"] == []
 
 
-def test_labelled_files_that_teach_by_candidate(capsys, files):
+def test_ranking__labelled_files_that_teach_by_candidate(capsys, files):
     train = [f"{name}=" + ",".join(f"{files}/{name}{m}r.npz" for m in range(3)) for name in ("good", "fair")]
     words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--bootstrap", 20]
     one = plain(capsys, *words, "--head-data", train[0], "--head-data", train[1])
     assert one["agreement"] and one["agreement"] == plain(capsys, *words, "--head-data", "references")["agreement"]
 
 
-def test_one_file_a_member_is_halved_or_split(capsys, files):
+def test_ranking__one_file_a_member_is_halved_or_split(capsys, files):
     held = plain(capsys, wholes(files, "fair"), wholes(files, "good"), "--components", 0, "--bootstrap", 20)
     assert held["choice"] == "good" and held["halves"] and (held["n"], held["references"]) == (R + N, (R + N) // 2)
     assert held["agreement"]  # halves of one file are of one set
@@ -379,7 +379,7 @@ def test_one_file_a_member_is_halved_or_split(capsys, files):
     assert (held["n"], held["references"], held["halves"]) == (R + N - 140, 140, False) and not held["agreement"]
 
 
-def test_what_people_read(capsys, files):
+def test_ranking__what_people_read(capsys, files):
     words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--bootstrap", 100]
     code, out, err = ask(capsys, "rank", *words)
     said = re.sub(r"\s+", " ", out)
@@ -398,7 +398,7 @@ def test_what_people_read(capsys, files):
     assert {line["metric"] for line in lines} >= {"nc@6", "dist@1", "norm", "fv", "first", "place", "brier"}
 
 
-def test_the_page_stands_alone(capsys, files, tmp_path):
+def test_ranking__the_page_stands_alone(capsys, files, tmp_path):
     code, out, _ = ask(
         capsys,
         *("rank", wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz"),
@@ -413,7 +413,7 @@ def test_the_page_stands_alone(capsys, files, tmp_path):
     assert "http" not in body and ALONE in body and "Table 3" in body and '"ranking":' in page
 
 
-def test_the_file_of_rows(capsys, files, tmp_path):
+def test_ranking__the_file_of_rows(capsys, files, tmp_path):
     words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--bootstrap", 20]
     for ending in ("csv", "parquet", "npz"):
         assert ask(capsys, "rank", *words, "--row-scores", tmp_path / f"s.{ending}")[0] == 0
@@ -440,7 +440,7 @@ def test_the_file_of_rows(capsys, files, tmp_path):
         )
 
 
-def test_how_candidates_are_typed(files, monkeypatch):
+def test_ranking__how_candidates_are_typed(files, monkeypatch):
     assert named_members("a=x.npz,y.npz").members == ("x.npz", "y.npz") and not named_members("a=x.npz,y.npz").networks
     assert (named_members("resnet50.a1_in1k").name, named_members("resnet50.a1_in1k").networks) == (
         "resnet50.a1_in1k",
@@ -457,7 +457,7 @@ def test_how_candidates_are_typed(files, monkeypatch):
     (files / "odd:name.npz").unlink()
 
 
-def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
+def test_ranking__bad_inputs_are_one_sentence(capsys, files, tmp_path):
     good, fair = pairs(files, "good"), pairs(files, "fair")
     cases = [
         (["a,b.npz"], "has several members and no name"),
@@ -494,7 +494,7 @@ def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
         assert sentence in err and err.count("\n") == 1, (words, err)
 
 
-def test_dumps_alone_never_import_torch(files, tmp_path):
+def test_ranking__dumps_alone_never_import_torch(files, tmp_path):
     words = [
         "rank",
         wholes(files, "good"),
@@ -546,7 +546,7 @@ def trained_store(tmp_path_factory):
     return held, keys
 
 
-def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
+def test_chance_nc__trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     """Real images: untrained labels play no part, work is done once, and the embeddings are the network's own."""
     import torch
 
@@ -600,7 +600,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     assert plain(capsys, *words) == found
 
 
-def test_backbones_are_known_of_networks_and_of_dumps_of_a_store(store, tmp_path):
+def test_ranking__backbones_are_known_of_networks_and_of_dumps_of_a_store(store, tmp_path):
     held, keys = store
     place = StoreOptions(store=str(held.root), device="cpu")
     (networks,) = candidates_of(Options(candidates=(f"a=siblings:{keys[0]}",), data="digits", storage=place))
@@ -614,7 +614,7 @@ def test_backbones_are_known_of_networks_and_of_dumps_of_a_store(store, tmp_path
     assert own.backbones == ()
 
 
-def test_images_that_are_references_are_refused(capsys, store, tmp_path):
+def test_ranking__images_that_are_references_are_refused(capsys, store, tmp_path):
     held, keys = store
     images = tmp_path / "images"
     images.mkdir()
@@ -627,7 +627,7 @@ def test_images_that_are_references_are_refused(capsys, store, tmp_path):
     assert code == 2 and "6 of the images" in err and "omit --reference" in err
 
 
-def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkeypatch, store):
+def test_ranking__a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkeypatch, store):
     """A timm name alone: Dist, Norm and LL, the embeddings are the input of its last layer, and no NC."""
     timm = pytest.importorskip("timm")
     import torch
@@ -670,7 +670,7 @@ def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkey
 
 
 @pytest.mark.parametrize("command", ["rank", "predict", "transfer"])
-def test_a_damaged_recipe_of_a_network_is_named(capsys, store, tmp_path, command):
+def test_ranking__a_damaged_recipe_of_a_network_is_named(capsys, store, tmp_path, command):
     """One letter of its recipe is another one: nothing else that the recipe says is believed."""
     held, keys = store
     shutil.copytree(held.root, tmp_path / "store")
@@ -685,7 +685,7 @@ def test_a_damaged_recipe_of_a_network_is_named(capsys, store, tmp_path, command
     assert (code, out) == (1, "") and f"{config} " in err and keys[0] in err
 
 
-def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
+def test_ranking__labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
     """References of one set, images of another: the labels of the references mean something else."""
     held, keys = store
     rng = np.random.default_rng(0)
@@ -708,7 +708,7 @@ def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
     assert found["candidates"][0]["scores"]["brier"]["value"] > 0.2  # noise cannot be told apart
 
 
-def test_pairs_of_members_are_the_ensemble(three):
+def test_row_score_options__pairs_of_members_are_the_ensemble(three):
     """NC of three members is the mean over their pairs."""
     each = three[1]
     whole = rank_candidates([each], RowScoreOptions(components=(0,)), labels=False, resamples=20).row("good", "nc@8")[
@@ -725,7 +725,7 @@ def test_pairs_of_members_are_the_ensemble(three):
     assert whole == pytest.approx(np.mean(parts))
 
 
-def test_a_collapsed_candidate_wins_nothing():
+def test_rank_candidates__a_collapsed_candidate_wins_nothing():
     """Where all references are one point, ties by index would look like perfect agreement."""
     still = [[Predictions(embeddings=np.ones((rows, 4)) * (m + 1)) for m in range(3)] for rows in (R, N)]
     found = rank_candidates([candidate("good", 1, 0.3), Candidate("still", still[1], still[0])], QUICK, labels=False)
@@ -736,7 +736,7 @@ def test_a_collapsed_candidate_wins_nothing():
         rank_candidates([Candidate("still", still[1], still[0])], QUICK)
 
 
-def test_plain_arrays_are_embeddings(tmp_path, capsys):
+def test_candidate__plain_arrays_are_embeddings(tmp_path, capsys):
     whole = candidate("a", 1, 0.3, whole=True)
     for number, each in enumerate(whole.tests):
         np.save(tmp_path / f"{number}.npy", each.embeddings)
@@ -751,14 +751,14 @@ def test_plain_arrays_are_embeddings(tmp_path, capsys):
         assert code == 2 and name in said and "Traceback" not in said
 
 
-def test_every_reference_as_a_neighbour_is_told():
+def test_row_score_options__every_reference_as_a_neighbour_is_told():
     found = rank_candidates(
         [candidate("a", 1, 0.3), candidate("b", 2, 0.5)], RowScoreOptions(k=R, components=(0,)), labels=False
     )
     assert any("lower k" in note for note in found.notes)
 
 
-def test_candidates_of_the_same_members_are_refused(tmp_path, capsys):
+def test_candidate__candidates_of_the_same_members_are_refused(tmp_path, capsys):
     for number, each in enumerate(candidate("a", 1, 0.3, whole=True).tests[:2]):
         each.save(tmp_path / f"{number}.npz")
     both = f"{tmp_path / '0.npz'},{tmp_path / '1.npz'}"
@@ -766,7 +766,7 @@ def test_candidates_of_the_same_members_are_refused(tmp_path, capsys):
     assert code == 2 and "a and b" in said
 
 
-def test_candidates_of_other_widths_or_backbones_are_warned_of():
+def test_rank_candidates__candidates_of_other_widths_or_backbones_are_warned_of():
     """An early layer can be the most consistent and the worst (NC 0.43 against 0.22, a probe 0.45 against 0.92)."""
 
     def notes(*candidates):
@@ -783,7 +783,7 @@ def test_candidates_of_other_widths_or_backbones_are_warned_of():
     assert notes(*(replace(each, backbones=("conv", "conv")) for each in alike)) == []
 
 
-def test_candidates_are_compared_by_as_many_members():
+def test_rank_candidates__candidates_are_compared_by_as_many_members():
     """FV of five members is that of three times 6/5 on average, and their Brier score lower: neither is a merit."""
     many, few = candidate("many", 1, 0.3, members=5), candidate("few", 2, 0.3, members=3)
     found = rank_candidates([many, few], QUICK, resamples=20)

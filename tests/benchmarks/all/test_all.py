@@ -45,7 +45,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     return folder, run(registry[NAME], PLAN, work_in(folder))
 
 
-def test_every_evaluation_has_results_of_every_line(finished: tuple[Path, Study]) -> None:
+def test_all__every_evaluation_has_results_of_every_line(finished: tuple[Path, Study]) -> None:
     rows = finished[1].rows
     for name in EVALUATIONS:
         lines = {(row["method"], row["members"]) for row in rows if row["evaluation"] == name}
@@ -54,7 +54,7 @@ def test_every_evaluation_has_results_of_every_line(finished: tuple[Path, Study]
     assert {row["target"] for row in rows if row["evaluation"] == "ood"} >= {"left out"}
 
 
-def test_first_look_and_story_hold_every_question(finished: tuple[Path, Study]) -> None:
+def test_story__first_look_and_story_hold_every_question(finished: tuple[Path, Study]) -> None:
     study = finished[1]
     board, best = first_look(study)
     assert len(board.rows) == 3 and len(best.rows) == 9
@@ -63,7 +63,7 @@ def test_first_look_and_story_hold_every_question(finished: tuple[Path, Study]) 
     assert {"Leaderboard", "Every question"} <= titles and len(figures_of(page)) > 8
 
 
-def test_a_second_run_trains_and_predicts_nothing(finished: tuple[Path, Study]) -> None:
+def test_run__a_second_run_trains_and_predicts_nothing(finished: tuple[Path, Study]) -> None:
     folder, study = finished
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*") if path.parent.name != "study"}
     again = run(registry[NAME], PLAN, work_in(folder))
@@ -79,7 +79,7 @@ def save(study: Study, folder: Path) -> Path:
     return folder
 
 
-def test_against_adds_the_lines_of_a_finished_study(finished: tuple[Path, Study], tmp_path: Path) -> None:
+def test_compare__against_adds_the_lines_of_a_finished_study(finished: tuple[Path, Study], tmp_path: Path) -> None:
     from dataclasses import replace
 
     stored = save(finished[1], tmp_path / "stored")
@@ -103,7 +103,7 @@ def trained(folder: Path) -> list[dict[str, object]]:
         ({"held_out_classes": 2}, "held_out_classes"),
     ],
 )
-def test_against_refuses_another_budget_before_training(
+def test_training__against_refuses_another_budget_before_training(
     change: dict[str, object], named: str, finished: tuple[Path, Study], tmp_path: Path
 ) -> None:
     from dataclasses import replace
@@ -115,7 +115,7 @@ def test_against_refuses_another_budget_before_training(
     assert not trained(tmp_path / "store")
 
 
-def test_a_missing_image_set_is_refused_before_training(tmp_path: Path) -> None:
+def test_compare__a_missing_image_set_is_refused_before_training(tmp_path: Path) -> None:
     from dataclasses import replace
 
     with pytest.raises(BadInput, match="nowhere"):

@@ -16,7 +16,7 @@ from tests.support.warm import Warm
 
 NETWORKS = "--methods erm,mc-dropout,simclr,deep-ensemble --backbone mlp --seeds 2 --ensemble-sizes 2"
 IMAGES = "--held-out-classes 4 --corruptions fog,gaussian_noise --severities 5"
-WORDS = ["run", "all", *NETWORKS.split(), *IMAGES.split(), *"--epochs 2 --batch-size 128 --workers 2".split()]
+WORDS = ["run", "all", *NETWORKS.split(), *IMAGES.split(), "--epochs", "2", "--batch-size", "128", "--workers", "2"]
 KILLS = 5
 
 
@@ -39,7 +39,7 @@ def finished(store: Path) -> dict[Path, int]:
 
 
 @pytest.mark.slow
-def test_rows_after_random_kills_are_those_of_a_run_without(server: Warm, tmp_path: Path) -> None:
+def test_all_kills__rows_after_random_kills_are_those_of_a_run_without(server: Warm, tmp_path: Path) -> None:
     whole, store, log = tmp_path / "whole", tmp_path / "store", tmp_path / "log"
     started = time.monotonic()
     code, command = server.run(*WORDS, "--store", whole)

@@ -35,7 +35,7 @@ def test_rank_lines_shares_ranks_of_ties_and_turns_lower_metrics() -> None:
     assert rank_lines({}, "higher") == {}
 
 
-def test_standings_mean_rank_and_spread() -> None:
+def test_leaderboard__standings_mean_rank_and_spread() -> None:
     found = rows("accuracy", {"a": [0.9, 0.92], "b": [0.8, 0.82], "c": [0.7, 0.72]})
     found += rows("nll", {"a": [0.3, 0.3], "b": [0.1, 0.1], "c": [0.2, 0.2]})
     ranked = board(found, ACCURACY, NLL)
@@ -46,7 +46,7 @@ def test_standings_mean_rank_and_spread() -> None:
     assert ranked.lines == [B, A, C]
 
 
-def test_undertrained_lines_have_values_and_no_rank() -> None:
+def test_leaderboard__undertrained_lines_have_values_and_no_rank() -> None:
     found = rows("accuracy", {"a": [0.9, 0.9], "b": [0.95, 0.95], "c": [0.7, 0.7]})
     ranked = board(found, ACCURACY, undertrained=frozenset({B}))
     assert ranked.standings[ACCURACY][B]["rank"] is None and not ranked.standings[ACCURACY][B]["among_best"]
@@ -54,7 +54,7 @@ def test_undertrained_lines_have_values_and_no_rank() -> None:
     assert B not in ranked.mean_ranks and ranked.lines[-1] == B
 
 
-def test_the_score_of_a_line_is_the_first_that_it_has() -> None:
+def test_leaderboard__the_score_of_a_line_is_the_first_that_it_has() -> None:
     about = {"evaluation": "misclassification"}
     found = rows("auroc", {"a": [0.9], "b": [0.6]}, measure="entropy", **about)
     found += rows("auroc", {"b": [0.8]}, measure="native", **about)
@@ -64,19 +64,19 @@ def test_the_score_of_a_line_is_the_first_that_it_has() -> None:
     assert entropy[B]["value"] == 0.6
 
 
-def test_lines_that_answer_few_questions_have_no_mean_rank() -> None:
+def test_leaderboard__lines_that_answer_few_questions_have_no_mean_rank() -> None:
     found = rows("accuracy", {"a": [0.9], "b": [0.8]}) + rows("nll", {"a": [0.1], "b": [0.2]})
     found += rows("auroc", {"a": [0.9], "b": [0.8], "c": [0.99]}, measure="entropy", evaluation="misclassification")
     ranked = board(found, ACCURACY, NLL, AREA)
     assert set(ranked.mean_ranks) == {A, B} and C in ranked.standings[AREA]
 
 
-def test_correlations_count_higher_as_better() -> None:
+def test_leaderboard__correlations_count_higher_as_better() -> None:
     found = rows("accuracy", {"a": [0.9], "b": [0.8], "c": [0.7]}) + rows("nll", {"a": [0.1], "b": [0.2], "c": [0.3]})
     assert board(found, ACCURACY, NLL).correlations == {(ACCURACY, NLL): (pytest.approx(1.0), 3)}
 
 
-def test_an_interval_over_seeds_needs_two() -> None:
+def test_leaderboard__an_interval_over_seeds_needs_two() -> None:
     one = board(rows("accuracy", {"a": [0.9], "b": [0.8]}), ACCURACY)
     assert one.mean_ranks[A] == (0.0, None, 1)
     two = board(rows("accuracy", {"a": [0.9, 0.7], "b": [0.8, 0.8]}), ACCURACY)

@@ -95,7 +95,7 @@ def outside_confidence(outside: Predictions) -> np.ndarray:
     return softmax(outside.logits[:, 0].astype(float), axis=-1).max(-1)
 
 
-def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> None:
+def test_grade_models__known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> None:
     inside, outside = dumps(spread=0.01)
     study = graded(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
     assert study.failures == [] and all(row.keys() == set(COLUMNS) for row in study.rows)
@@ -118,7 +118,7 @@ def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> 
     assert row["n"] == 80 + 4 * 4 and row["benchmark"] == "cood" and row["method"] == "pretrained"
 
 
-def test_groups_are_rebuilt_for_every_measure(tmp_path: Path) -> None:
+def test_step__groups_are_rebuilt_for_every_measure(tmp_path: Path) -> None:
     """Classes whose rest is spread are unsure by entropy and sure by softmax; each κ gets its own hard classes."""
     inside, _ = dumps()
     kinds = np.repeat(np.arange(20), 10)
@@ -146,7 +146,7 @@ def measures_probs(dump: Predictions) -> Any:
     return z / z.sum(1, keepdims=True)
 
 
-def test_mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
+def test_grade_models__mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     inside, outside = dumps()
 
@@ -168,7 +168,7 @@ def test_mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
     assert np.allclose(u_out, h_out) and severities(study.rows, measure="mc-dropout") != severities(study.rows)
 
 
-def test_without_dropout_there_is_a_reason(tmp_path: Path) -> None:
+def test_grade_models__without_dropout_there_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(Undefined, match="dropout"):
         uncertainty_of(dumps()[0], "mc-dropout")
     study = graded(SMALL, [saved(tmp_path, "a", *dumps())], Store(tmp_path / "store"))
@@ -177,7 +177,7 @@ def test_without_dropout_there_is_a_reason(tmp_path: Path) -> None:
     assert (reason["backbone"], reason["measure"], reason["split"]) == ("a", "mc-dropout", "out")
 
 
-def test_facts_and_in_domain_rows(tmp_path: Path) -> None:
+def test_grade_models__facts_and_in_domain_rows(tmp_path: Path) -> None:
     inside, outside = dumps()
     pair = saved(tmp_path, "a", inside, outside)
     facts = {"params": 25_557_032, "input_size": [3, 224, 288], "embedding_size": 2048, "dropout": True}
@@ -193,7 +193,7 @@ def test_facts_and_in_domain_rows(tmp_path: Path) -> None:
     assert study.frame.facts("out_classes", "window").unique("value") == [24, 4]
 
 
-def test_a_fixed_set_stands_beside_the_severities(tmp_path: Path) -> None:
+def test_grade_models__a_fixed_set_stands_beside_the_severities(tmp_path: Path) -> None:
     inside, outside = dumps()
     fixed = dumps(seed=7)[1].take(slice(0, 31))
     pair = saved(tmp_path, "a", inside, outside, **{"imagenet-o": fixed})
@@ -205,7 +205,7 @@ def test_a_fixed_set_stands_beside_the_severities(tmp_path: Path) -> None:
         graded(SMALL, [replace(pair, extra_ood={"severity 3": pair.ood})], Store(tmp_path / "store"))
 
 
-def test_rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
+def test_grade_models__rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
     """One dump of both kinds of rows may be given twice: `in_distribution` says which are which."""
     inside, outside = dumps()
     both = Predictions(
@@ -220,7 +220,7 @@ def test_rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
     assert severities(apart.rows, "a") == severities(mixed.rows, "b")
 
 
-def test_out_labels_are_class_ids_of_their_own(tmp_path: Path) -> None:
+def test_grade_models__out_labels_are_class_ids_of_their_own(tmp_path: Path) -> None:
     """A file that does not say `in_distribution` may hold labels that no answer of the model has."""
     inside, outside = dumps()
     paths = tmp_path / "in.npz", tmp_path / "out.npz"
@@ -231,7 +231,7 @@ def test_out_labels_are_class_ids_of_their_own(tmp_path: Path) -> None:
     assert study.failures == [] and severities(study.rows) == severities(whole.rows)
 
 
-def test_without_in_labels_the_severities_are_still_there(tmp_path: Path) -> None:
+def test_grade_models__without_in_labels_the_severities_are_still_there(tmp_path: Path) -> None:
     inside, outside = dumps()
     bare = Predictions(logits=inside.logits)
     study = graded(SMALL, [saved(tmp_path, "a", bare, outside)], Store(tmp_path / "store"))
@@ -248,7 +248,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def test_a_second_run_reads_what_is_there(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grade_models__a_second_run_reads_what_is_there(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pairs = [saved(tmp_path, name, *dumps(seed)) for seed, name in enumerate("ab")]
     first = graded(SMALL, pairs, store)
     monkeypatch.setattr(cood, "split_ood_classes", None)  # any work would call it
@@ -258,7 +260,7 @@ def test_a_second_run_reads_what_is_there(tmp_path: Path, store: Store, monkeypa
     assert [failure.name for failure in third.failures] == ["c"]
 
 
-def test_a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
+def test_grade_models__a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
     inside, outside = dumps()
     few = saved(tmp_path, "few", inside, outside.take(slice(0, 60)))
     bare = saved(tmp_path, "bare", inside, Predictions(logits=outside.logits))
@@ -273,7 +275,7 @@ def test_a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
     assert {each.reason for each in store.runs() if each.state == "failed"} == set(reasons.values())
 
 
-def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
+def test_step__every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
     """A key that leaves out one field serves stale results."""
     pair = saved(tmp_path, "a", *dumps(), fixed=dumps(2)[1])
     facts = {"params": 3, "input_size": 224, "embedding_size": 7}
@@ -313,7 +315,7 @@ CHANGED = {
 
 
 @pytest.mark.usefixtures("light")
-def test_workers_give_the_same_rows(tmp_path: Path, store: Store) -> None:
+def test_grade_models__workers_give_the_same_rows(tmp_path: Path, store: Store) -> None:
     pairs = [saved(tmp_path, name, *dumps(seed)) for seed, name in enumerate("ab")]
     said: list[tuple[Any, ...]] = []
     one = graded(SMALL, pairs, store, workers=0, watch=lambda *what: said.append(what))
@@ -321,7 +323,7 @@ def test_workers_give_the_same_rows(tmp_path: Path, store: Store) -> None:
     assert one.rows == two.rows and said[-1][:4] == ("grade OOD classes", 2, 0, 2)
 
 
-def test_in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> None:
+def test_step__in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> None:
     """Out-class 5 is an in-class, 6 is above one, 7 is below one, 8 is a sister; 23 is in a tree of its own."""
     (tmp_path / "is_a.txt").write_text("o6 i0\ni0 o7\no6 o8\nx o23\n")
     names = [f"i{y}" for y in range(SEEN)], [f"o{y}" if y != 5 else "i2" for y in range(CLASSES)]
@@ -340,7 +342,7 @@ def test_in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> N
         graded(plan, [pair], store)
 
 
-def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Store) -> None:
+def test_grade_models__notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Store) -> None:
     inside, outside = dumps()
     labels = np.asarray(outside.labels)
     four = np.flatnonzero(labels < 4)
@@ -355,7 +357,7 @@ def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Stor
     assert asked.notes == [] and asked.frame.facts("window").unique("value") == [2]
 
 
-def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store: Store) -> None:
+def test_grade_models__overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store: Store) -> None:
     """Two models that rank the classes alike and one that ranks them in reverse (appendix M.8)."""
     sides = [dumps(0, 0.01), dumps(1, 0.01), dumps(2, 0.01, flip=True)]
     pairs = [saved(tmp_path, name, *each) for name, each in zip("abc", sides, strict=True)]
@@ -371,7 +373,7 @@ def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store:
     assert not values(alone.rows, metric="union")
 
 
-def test_images_that_fool_many_models_alike_are_listed(tmp_path: Path, store: Store) -> None:
+def test_grade_models__images_that_fool_many_models_alike_are_listed(tmp_path: Path, store: Store) -> None:
     """All models call image 5000 of the hardest class 2; every other hard image is answered in turn (Fig. 27)."""
     inside, outside = dumps(0, 0.01)
     division = split_ood_classes(outside.labels, outside.index, 6, 4)
@@ -394,7 +396,7 @@ def test_images_that_fool_many_models_alike_are_listed(tmp_path: Path, store: St
     assert [[row[word] for word in words] for row in plain] == [[str(outside.index[image]), "23", "2"]]
 
 
-def test_the_study_is_kept_in_the_store(tmp_path: Path, store: Store) -> None:
+def test_grade_models__the_study_is_kept_in_the_store(tmp_path: Path, store: Store) -> None:
     from nescio.rows import from_parquet
 
     study = graded(SMALL, [saved(tmp_path, "a", *dumps())], store)
@@ -415,12 +417,12 @@ def test_the_study_is_kept_in_the_store(tmp_path: Path, store: Store) -> None:
         ({"measures": ("entropi",)}, "entropy"),
     ],
 )
-def test_bad_plans(change: dict[str, Any], sentence: str, store: Store) -> None:
+def test_grade_models__bad_plans(change: dict[str, Any], sentence: str, store: Store) -> None:
     with pytest.raises(BadInput, match=sentence):
         graded(replace(SMALL, **change), [], store)
 
 
-def test_bad_pairs(tmp_path: Path, store: Store) -> None:
+def test_grade_models__bad_pairs(tmp_path: Path, store: Store) -> None:
     pair = saved(tmp_path, "a", *dumps())
     with pytest.raises(BadInput, match="to grade"):
         graded(SMALL, [], store)
@@ -441,7 +443,7 @@ def zoo(store: Store, model: str, data: str, dump: Predictions, outside: bool) -
     keep(store, model, data, dump, outside, params=5)
 
 
-def test_pairs_of_a_store_are_the_models_that_answered_both(tmp_path: Path, store: Store) -> None:
+def test_grade_models__pairs_of_a_store_are_the_models_that_answered_both(tmp_path: Path, store: Store) -> None:
     for seed, model in enumerate(("b", "a", "lonely")):
         inside, outside = dumps(seed)
         zoo(store, model, "digits", inside, False)

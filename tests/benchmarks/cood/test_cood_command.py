@@ -49,7 +49,7 @@ def pairs(folder: Path, more: str = "") -> list[str]:
 FEW = ("--estimation-images", "6", "--test-images", "4")
 
 
-def test_files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*pairs(files), *FEW, "--store", files / "store") == 0
     shown = capsys.readouterr().out
     assert "Two models, 24 OOD classes" in shown
@@ -60,14 +60,14 @@ def test_files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixtu
     assert {row["backbone"] for row in rows} == {"a", "b", None} and "mc-dropout" in (report / "index.html").read_text()
 
 
-def test_a_study_is_told_again_from_its_store(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report__a_study_is_told_again_from_its_store(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*pairs(files), *FEW, "--store", files / "store") == 0
     capsys.readouterr()
     assert main(["report", str(files / "store"), "--only", "fig6,overlap", "--output", str(files / "figures")]) == 0
     assert "severity 10" in capsys.readouterr().out and (files / "figures" / "fig6.svg").is_file()
 
 
-def test_json_is_alone_on_stdout(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__json_is_alone_on_stdout(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = f",imagenet-o={files / 'b'}-out.npz"
     words = ("--severity-levels", 3, "--group-classes", 5, "--measures", "entropy", "--seed", 4, "--format", "json")
     assert run(*pairs(files, more), *FEW, *words, "--store", files / "store") == 0
@@ -79,7 +79,7 @@ def test_json_is_alone_on_stdout(files: Path, capsys: pytest.CaptureFixture[str]
     assert not (files / "store" / "report").exists()
 
 
-def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "in.txt").write_text("".join(f"i{y}\n" for y in range(4)))
     (files / "out.txt").write_text("".join(f"o{y}\n" for y in range(24)))
     tree = ("--hierarchy", files / "is_a.txt", "--data-names", files / "in.txt", "--ood-names", files / "out.txt")
@@ -91,7 +91,7 @@ def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -
         assert {row["out_classes"] for row in rows if row.get("out_classes")} == {22}
 
 
-def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*pairs(files), "--store", files / "store") == 2  # nobody has 200 images a class
     told = capsys.readouterr()
     assert "has 200 images (150 " in told.err and "estimation_images=9, test_images=3" in told.err
@@ -113,7 +113,7 @@ def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixtu
     ],
 )
 @pytest.mark.usefixtures("light")
-def test_what_no_model_can_be_graded_by_is_bad_input(
+def test_run__what_no_model_can_be_graded_by_is_bad_input(
     files: Path, outside: dict[str, Any], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(files / "out.npz", **({"logits": np.zeros((30, 4))} | outside))
@@ -130,7 +130,9 @@ def test_what_no_model_can_be_graded_by_is_bad_input(
         assert sentence in capsys.readouterr().err
 
 
-def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report__a_report_is_found_in_the_newest_study_that_has_it(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store(files / "store")
     assert main(["run", "selective", *(f"{n}={files / n}-in.npz" for n in "ab"), "--store", str(store.root)]) == 0
     assert run(*pairs(files), *FEW, "--store", store.root) == 0
@@ -158,7 +160,7 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     assert "`nescio run cood`" in capsys.readouterr().err
 
 
-def test_names_that_are_not_one_a_class_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__names_that_are_not_one_a_class_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three names for four in-classes would leave an in-class among the new ones."""
     for names, count in (("in", 4), ("few", 3), ("out", 24), ("short", 23)):
         (files / f"{names}.txt").write_text("".join(f"{names}{y}\n" for y in range(count)))
@@ -186,7 +188,7 @@ def test_names_that_are_not_one_a_class_are_refused(files: Path, capsys: pytest.
     )
 
 
-def test_one_file_is_not_both_sides(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__one_file_is_not_both_sides(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inside, outside = files / "a-in.npz", files / "a-out.npz"
     dumps(0)[0].replace(in_distribution=None).save(files / "bare.npz")
     (files / "copy.npz").write_bytes(inside.read_bytes())
@@ -220,7 +222,9 @@ def test_one_file_is_not_both_sides(files: Path, capsys: pytest.CaptureFixture[s
     assert run("--pair", f"a={files / 'both.npz'},{files / 'both.npz'}", *FEW, "--store", files / "store") == 0
 
 
-def test_a_hierarchy_that_is_not_there_is_named_first(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cood_command__a_hierarchy_that_is_not_there_is_named_first(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(
         capsys,
         r"no-tree\.txt cannot be read",
@@ -233,7 +237,7 @@ def test_a_hierarchy_that_is_not_there_is_named_first(files: Path, capsys: pytes
     )
 
 
-def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path / "store")
     for seed, model in enumerate(("resnet50.tv_in1k", "vit_base_patch16_224.augreg_in21k_ft_in1k")):
         inside, outside = dumps(seed)
@@ -248,7 +252,9 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert {row["params"] for row in rows if row["backbone"]} == {5}
 
 
-def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__sets_with_the_same_class_names_lose_those_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Folders are named by class; a class of the in-data is no new class. Numbers are no names."""
     rng = np.random.default_rng(0)
 
@@ -306,11 +312,13 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
         (("--measures", "sureness", "--data", "digits", "--ood-data", "x"), "sureness"),
     ],
 )
-def test_bad_words(words: tuple[Any, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cood_command__bad_words(
+    words: tuple[Any, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, sentence, *words, "--store", tmp_path / "store")
 
 
-def test_one_file_of_names_is_not_enough(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cood_command__one_file_of_names_is_not_enough(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "in.txt").write_text("a\nb\n")
     refused(
         capsys,
@@ -324,7 +332,7 @@ def test_one_file_of_names_is_not_enough(files: Path, capsys: pytest.CaptureFixt
     )
 
 
-def test_every_default_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__every_default_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run("--help")
     text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
@@ -340,7 +348,7 @@ def test_every_default_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> Non
     not (Path(os.environ.get("NESCIO_DATA", "")) / "cifar100_small.npz").is_file(),
     reason="NESCIO_DATA names no folder with cifar100_small.npz",
 )
-def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CIFAR-100: two nearest-mean classifiers know 20 classes and meet the other 80, 100 + 60 images of each."""
     from nescio import datasets
 

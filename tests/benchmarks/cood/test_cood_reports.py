@@ -113,7 +113,7 @@ def rho(a: list[float], b: list[float]) -> float:
 
 
 @pytest.mark.parametrize("κ", ["msp", "entropy", "mc-dropout"])
-def test_figure_6_is_the_quartiles_of_all_models(κ: str) -> None:
+def test_severities__figure_6_is_the_quartiles_of_all_models(κ: str) -> None:
     table = reports.severities(FRAME, κ)
     assert [name for (name,), _ in table.rows] == [*LEVELS, "imagenet-o"]
     for group in (*LEVELS, "imagenet-o"):
@@ -128,7 +128,7 @@ def test_figure_6_is_the_quartiles_of_all_models(κ: str) -> None:
         assert shown["models"].value == len(values)
 
 
-def test_figure_6_draws_all_levels_the_fixed_set_and_the_best_model() -> None:
+def test_graded_models__figure_6_draws_all_levels_the_fixed_set_and_the_best_model() -> None:
     picture, tables = blocks_of("fig6")
     assert isinstance(picture, Figure) and isinstance(tables, Tabs)
     assert list(tables.options) == ["softmax", "entropy", "MC-dropout"]
@@ -139,7 +139,7 @@ def test_figure_6_draws_all_levels_the_fixed_set_and_the_best_model() -> None:
     assert best_of in (best, max(MODELS, key=lambda name: fmean(value(name, g) for g in LEVELS)))
 
 
-def test_the_best_model_is_best_over_severities_not_on_fixed_sets() -> None:
+def test_graded_models__the_best_model_is_best_over_severities_not_on_fixed_sets() -> None:
     rows = []
     for name, graded, fixed in (("a", 0.8, 0.1), ("b", 0.7, 0.99)):
         rows += [row(backbone=name, **place(g), measure="msp", metric="auroc", value=graded) for g in LEVELS]
@@ -159,7 +159,7 @@ FACTORS: dict[str, Callable[[str], float]] = {
 
 
 @pytest.mark.parametrize("key", FACTORS)
-def test_scatters_are_severity_5_with_correlations_by_family(key: str) -> None:
+def test_family__scatters_are_severity_5_with_correlations_by_family(key: str) -> None:
     picture, table, *_ = blocks_of(key)
     assert isinstance(picture, Figure) and isinstance(table, Table)
     of = FACTORS[key]
@@ -186,7 +186,7 @@ def _data(picture: Figure) -> list[str]:
     return list(spec["datasets"].values())
 
 
-def test_figure_19_marks_the_sizes_of_two_resnets_and_names_the_best_below() -> None:
+def test_cood_reports__figure_19_marks_the_sizes_of_two_resnets_and_names_the_best_below() -> None:
     picture, _, small = blocks_of("fig19")
     assert isinstance(picture, Figure) and isinstance(small, Table)
     marks = [found[1] for text in _data(picture) if (found := re.fullmatch(r"x,text\n([\d.e+]+),\n", text))]
@@ -203,7 +203,7 @@ def test_figure_19_marks_the_sizes_of_two_resnets_and_names_the_best_below() -> 
 # ---- Figure 21
 
 
-def test_regimes_are_mean_relative_improvements_over_counterparts() -> None:
+def test_fig_21__regimes_are_mean_relative_improvements_over_counterparts() -> None:
     _, table = blocks_of("fig21")
     names = {
         "xcit_nano_12_p16_224.fb_dist_in1k": "xcit_nano_12_p16_224.fb_in1k",
@@ -223,7 +223,7 @@ def test_regimes_are_mean_relative_improvements_over_counterparts() -> None:
     assert reports.fig_21(plain) is None
 
 
-def test_pruning_with_its_teacher_is_distillation_in_any_form() -> None:
+def test_cood_reports__pruning_with_its_teacher_is_distillation_in_any_form() -> None:
     """§3 counts knapsack pruning, whose teacher is the unpruned network, as distillation."""
     found = next(p for p in regimes.regime_table() if p.regime == regimes.PRUNING_DISTILLED and p.counterpart)
     pair = (found.model, str(found.counterpart))
@@ -238,7 +238,7 @@ def test_pruning_with_its_teacher_is_distillation_in_any_form() -> None:
     ("figure", "after", "before"),
     [(22, "entropy", "msp"), (23, "mc-dropout", "msp"), (24, "mc-dropout", "entropy")],
 )
-def test_one_measure_against_another(figure: int, after: str, before: str) -> None:
+def test_cood_reports__one_measure_against_another(figure: int, after: str, before: str) -> None:
     picture, table = blocks_of(f"fig{figure}")
     assert isinstance(picture, Figure) and isinstance(table, Table)
     both = [name for name in have(after) if name in have(before)]
@@ -254,7 +254,7 @@ def test_one_measure_against_another(figure: int, after: str, before: str) -> No
     assert picture.chart().to_dict()
 
 
-def test_without_dropout_there_is_no_figure_23() -> None:
+def test_cood_reports__without_dropout_there_is_no_figure_23() -> None:
     frame = Frame(rows_of(dropout=0))
     assert blocks_of("fig23", frame) == [] == blocks_of("fig24", frame) and len(blocks_of("fig22", frame)) == 2
 
@@ -262,7 +262,7 @@ def test_without_dropout_there_is_no_figure_23() -> None:
 # ---- Figures 25 and 26
 
 
-def test_figure_25_is_spearman_between_severities() -> None:
+def test_cood_reports__figure_25_is_spearman_between_severities() -> None:
     picture, table = blocks_of("fig25")
     assert isinstance(picture, Figure) and isinstance(table, Table)
     assert [name for (name,), _ in table.rows] == [f"s{level}" for level in range(10, -1, -1)]
@@ -276,7 +276,7 @@ def test_figure_25_is_spearman_between_severities() -> None:
     assert picture.chart().to_dict()
 
 
-def test_figure_26_is_spearman_with_five_factors() -> None:
+def test_cood_reports__figure_26_is_spearman_with_five_factors() -> None:
     picture, table = blocks_of("fig26")
     assert isinstance(picture, Figure) and isinstance(table, Table)
     of: dict[str, Callable[[str], float]] = {
@@ -295,7 +295,7 @@ def test_figure_26_is_spearman_with_five_factors() -> None:
     assert picture.chart().to_dict()
 
 
-def test_a_factor_that_never_varies_is_absent() -> None:
+def test_cood_reports__a_factor_that_never_varies_is_absent() -> None:
     rows = [r | {"input_size": 224.0} for r in ROWS]
     assert ("input size",) not in dict(blocks_of("fig26", Frame(rows))[1].rows)
     assert ("embedding size",) not in dict(
@@ -315,7 +315,7 @@ def test_overlap_tells_union_and_intersection() -> None:
     assert not reports.overlap(FRAME.without(metric=("union", "intersection")))
 
 
-def test_images_that_fool_many() -> None:
+def test_fig_27__images_that_fool_many() -> None:
     ((labels, found),) = reports.fig_27(FRAME).rows
     assert labels == ("17", "viceroy", "fox squirrel")
     assert found[0] is not None and found[0].value == 9
@@ -324,7 +324,7 @@ def test_images_that_fool_many() -> None:
 # ---- boxes
 
 
-def test_a_box_is_tukeys() -> None:
+def test_box__a_box_is_tukeys() -> None:
     box = Box.from_values([1, 2, 3, 4, 5, 6, 7, 8, 30])
     assert (box.lower, box.middle, box.upper) == (3, 5, 7)
     assert (box.low, box.high, box.outliers) == (1, 8, (30.0,))
@@ -339,7 +339,7 @@ def test_a_box_is_tukeys() -> None:
         assert len(box.outliers) == sum(not box.low <= v <= box.high for v in values)
 
 
-def test_charts_are_valid_whatever_they_are_called() -> None:
+def test_cood_reports__charts_are_valid_whatever_they_are_called() -> None:
     nasty = "a'b\"c<d>|\\,e"
     levels = {"severity 0": {nasty: 0.5, "b": 0.7, "c": 0.6, "d": 0.65, "e": 9.0}, nasty: {nasty: 0.4}, "none": {}}
     lines = {nasty: {"severity 0": 0.5, nasty: 0.4}}
@@ -366,7 +366,7 @@ def found_by_name() -> list[Report]:
     return [part for part in all_reports.parts() if part.benchmark == "cood"]
 
 
-def test_every_report_is_named_and_has_a_sentence(study: Study) -> None:
+def test_cood_reports__every_report_is_named_and_has_a_sentence(study: Study) -> None:
     figures = {f"fig{n}" for n in (6, 7, *range(19, 28))}
     assert set(report_names("cood")) == figures | {"models", "overlap"}
     assert all(getattr(report.function, "func", report.function).__doc__ for report in found_by_name())
@@ -377,13 +377,13 @@ def test_every_report_is_named_and_has_a_sentence(study: Study) -> None:
     assert {report.short_name for report in run_reports([study], report_names("cood"))} == set(report_names("cood"))
 
 
-def test_named_reports_are_written(study: Study, tmp_path: Path) -> None:
+def test_cood_reports__named_reports_are_written(study: Study, tmp_path: Path) -> None:
     found = {path.name for path in write_reports(run_reports([study], ["fig6", "fig27"]), tmp_path)}
     assert {"fig6.svg", "fig6.md", "fig6.tex", "fig27.md"} <= found
     assert "severity 10" in (tmp_path / "fig6.md").read_text()
 
 
-def test_every_figure_says_what_it_shows(study: Study, tmp_path: Path) -> None:
+def test_cood_reports__every_figure_says_what_it_shows(study: Study, tmp_path: Path) -> None:
     for report in found_by_name():
         for figure in figures_of(report.blocks(FRAME)):
             assert figure.points and not {"x", "y", "value", "size"} & {*figure.points[0]}, report.name
@@ -397,12 +397,12 @@ def test_every_figure_says_what_it_shows(study: Study, tmp_path: Path) -> None:
     assert "in-distribution AUROC" in scatter[MODELS[0]]
 
 
-def test_empty_reports_say_what_they_need() -> None:
+def test_cood_reports__empty_reports_say_what_they_need() -> None:
     empty = [report for report in found_by_name() if not report.blocks(Frame(ROWS[:1]))]
     assert empty and all(report.needs for report in empty), empty
 
 
-def test_the_page_tells_everything(study: Study, tmp_path: Path) -> None:
+def test_cood_reports__the_page_tells_everything(study: Study, tmp_path: Path) -> None:
     story = registry["cood"].story(study)
     titles = {table.title for table in tables_of(story)}
     for report in found_by_name():
@@ -419,7 +419,7 @@ def test_the_page_tells_everything(study: Study, tmp_path: Path) -> None:
     assert f"{reports.TITLE} on val" in page
 
 
-def test_a_browser_draws_every_figure(study: Study, tmp_path: Path) -> None:
+def test_cood_reports__a_browser_draws_every_figure(study: Study, tmp_path: Path) -> None:
     rows = [r | {"backbone": NASTY} if r["backbone"] == MODELS[0] else r for r in study.rows]
     nasty = Study(benchmark="cood", version=4, rows=rows, failures=[Failure(NASTY, NASTY)], notes=[NASTY])
     page = write_story(nasty, registry["cood"].story(nasty), tmp_path / "report")
@@ -430,7 +430,7 @@ def test_a_browser_draws_every_figure(study: Study, tmp_path: Path) -> None:
         assert "<svg" in drawn and "NaN" not in drawn, number
 
 
-def test_the_lead_is_true(study: Study) -> None:
+def test_cood_reports__the_lead_is_true(study: Study) -> None:
     text = " ".join(registry["cood"].story(study).lead)
     best = max(MODELS, key=lambda name: value(name, "severity 5"))
     assert "14 models" in text.lower() and "60 OOD classes" in text
@@ -440,7 +440,9 @@ def test_the_lead_is_true(study: Study) -> None:
     assert f"for {up} of 14 models" in text and "One step failed" in text
 
 
-def test_the_first_look_ranks_models_by_the_median_severity(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores__the_first_look_ranks_models_by_the_median_severity(
+    study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = reports.scores(FRAME)
     order = [name for (name,), _ in table.rows]
     assert order == sorted(MODELS, key=lambda name: -value(name, "severity 5"))
@@ -452,20 +454,20 @@ def test_the_first_look_ranks_models_by_the_median_severity(study: Study, capsys
     assert reports.TITLE in printed and "fewer than 200" in printed
 
 
-def test_one_model_is_reported_too() -> None:
+def test_story__one_model_is_reported_too() -> None:
     rows = [r for r in rows_of(MODELS[:1]) if r["metric"] not in ("union", "intersection", "agreeing_models")]
     study = Study(benchmark="cood", version=4, rows=rows)
     assert "val, 60 OOD classes" in reports.lead(study)[0]
     assert [table.title for table in reports.first_look(study)] and reports.story(study).sections
 
 
-def test_rows_without_a_plan_are_reported(tmp_path: Path) -> None:
+def test_report__rows_without_a_plan_are_reported(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(to_parquet(ROWS))
     assert main(["report", str(tmp_path / "rows.parquet"), "--only", "fig25", "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "fig25.svg").is_file()
 
 
-def test_the_command_of_a_plan_runs_it_again() -> None:
+def test_plan__the_command_of_a_plan_runs_it_again() -> None:
     names = {"data_names": "a.txt", "ood_names": "b.txt"}
     plan = Plan(pair=("m=i n.npz,out.npz",), estimation_images=5, group_classes=7, hierarchy="a b.txt", **names)
     parser = argparse.ArgumentParser()

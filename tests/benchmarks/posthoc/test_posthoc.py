@@ -46,7 +46,7 @@ def collect_predictions(context, line):
     return [{name: load_predictions(next(parents), context.store) for name in names} for _ in group.networks]
 
 
-def test_networks_of_the_gpu_preset_are_those_of_shift():
+def test_shift_groups__networks_of_the_gpu_preset_are_those_of_shift():
     plan = replace(PRESETS["gpu"], data="digits", seeds=2)
     theirs = replace(shift.PRESETS["gpu"], data="digits", seeds=2, methods=("erm", "deep-ensemble"))
     theirs = [group.trials for group in shift_groups(theirs, {"erm": 0}, None)]
@@ -57,7 +57,7 @@ def test_networks_of_the_gpu_preset_are_those_of_shift():
     ]
 
 
-def test_transformers_have_a_budget_of_their_own():
+def test_training_of__transformers_have_a_budget_of_their_own():
     plan = PRESETS["gpu"]
     assert steps.training_of(plan, "resnet18") == plan.training == shift.PRESETS["gpu"].training
     training = steps.training_of(plan, VIT)
@@ -67,17 +67,17 @@ def test_transformers_have_a_budget_of_their_own():
 @pytest.mark.parametrize(
     ("change", "words"), [({"train_networks": ("erm",)}, "METHOD/BACKBONE"), ({"ensemble_size": 0}, "ensemble_size")]
 )
-def test_a_plan_that_cannot_be_is_refused(change, words):
+def test_posthoc__a_plan_that_cannot_be_is_refused(change, words):
     with pytest.raises(BadInput, match=words):
         replace(PLAN, **change)
 
 
-def test_two_classes_must_be_left():
+def test_refuse_impossible__two_classes_must_be_left():
     with pytest.raises(BadInput, match="held_out_classes"):
         steps.refuse_impossible(replace(PLAN, held_out_classes=9), None)
 
 
-def test_numbers_are_those_of_the_scores(study, context):
+def test_evaluation_of__numbers_are_those_of_the_scores(study, context):
     ((dumps,), frame) = collect_predictions(context, 0), Frame(study.rows).where(method="erm", members=1)
     u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near:left out"))
     wrong = measures.summary(dumps["test"]).outcomes().wrong
@@ -93,7 +93,7 @@ def test_numbers_are_those_of_the_scores(study, context):
     assert (own.first("fitted_on"), frame.where(measure="pnorm_tuned").first("fitted_on")) == ("train", "val")
 
 
-def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
+def test_evaluation_of__an_ensemble_has_the_mean_of_its_members_scores(study, context):
     dumps, frame = collect_predictions(context, -1), Frame(study.rows).where(members=2)
     trains, tests = ([own[name] for own in dumps] for name in ("train", "test"))
     wrong = measures.summary(stack(tests)).outcomes().wrong
@@ -106,19 +106,19 @@ def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
     assert frame.where(measure="mutual_information", metric="auroc")
 
 
-def test_what_is_left_out_has_its_reason(study):
+def test_posthoc__what_is_left_out_has_its_reason(study):
     lacking = {entry["measure"]: entry["reason"] for entry in study.reasons if entry["method"] == "mc-dropout"}
     assert "last layer" in lacking["vim"]  # dropout stands between the embedding and the answers
     assert not Frame(study.rows).where(method="mc-dropout", measure="vim")
 
 
-def test_the_best_score_is_among_the_best(study):
+def test_areas__the_best_score_is_among_the_best(study):
     for own in reports.areas(study.frame).values():
         assert next(iter(own.values()))["best"] and "msp" in own
         assert [row["value"] for row in own.values()] == sorted((row["value"] for row in own.values()), reverse=True)
 
 
-def test_the_page_holds_every_table_and_figure(study):
+def test_story_of__the_page_holds_every_table_and_figure(study):
     story = base.story_of(study)
     titles = [made.title for made in tables_of(story)]
     assert titles[0] == reports.BEST and "Every score of deep-ensemble conv × 2" in titles
@@ -136,7 +136,7 @@ def rows_of(network, group, values, best=(), metric="auroc"):
     return rows + verdicts if metric == "auroc" else rows
 
 
-def test_pnorm_is_judged_where_the_softmax_is_broken():
+def test_pnorm_repairs__pnorm_is_judged_where_the_softmax_is_broken():
     sound = rows_of("a", "misclassification", {"msp": 0.9, "pnorm": 0.8}, best=("msp",))
     assert reports.pnorm_repairs(Frame(sound)) == []
     broken = rows_of("b", "misclassification", {"msp": 0.7, "pnorm": 0.8}, best=("pnorm",))
@@ -147,7 +147,7 @@ def test_pnorm_is_judged_where_the_softmax_is_broken():
     assert not reports.pnorm_repairs(Frame(broken + higher))[0]["holds"]
 
 
-def test_shaping_is_judged_by_its_lowest_score():
+def test_shaping_collapses__shaping_is_judged_by_its_lowest_score():
     fine = rows_of("a", "near-ood", {"msp": 0.8, "ash": 0.75})
     fallen = rows_of("b", "far-ood", {"msp": 0.8, "ash": 0.9, "scale": 0.5})
     sound, collapsed = reports.shaping_collapses(Frame(fine + fallen))
@@ -157,7 +157,7 @@ def test_shaping_is_judged_by_its_lowest_score():
     assert reports.shaping_collapses(Frame(rows_of("a", "misclassification", {"msp": 0.8, "ash": 0.1}))) == []
 
 
-def test_mahalanobis_is_judged_on_transformers():
+def test_mahalanobis_leads__mahalanobis_is_judged_on_transformers():
     of_resnet = rows_of("resnet18", "far-ood", {"msp": 0.8, "mds_plus": 0.9}, best=("mds_plus",))
     assert reports.mahalanobis_leads(Frame(of_resnet)) == []
     ahead = rows_of(VIT, "far-ood", {"msp": 0.8, "mds_plus": 0.7, "rmds_plus": 0.9}, best=("rmds_plus",))
@@ -171,13 +171,13 @@ def test_mahalanobis_is_judged_on_transformers():
     assert cases.cells()[("Mahalanobis++ leads", "near-ood"), "difference"].value == pytest.approx(-0.1)
 
 
-def test_a_network_from_a_file_is_called_by_its_file():
+def test_mahalanobis_leads__a_network_from_a_file_is_called_by_its_file():
     rows = rows_of("vit_tiny_patch16_224@/weights/mine.pth", "far-ood", {"msp": 0.8, "mds_plus": 0.9})
     (case,) = reports.mahalanobis_leads(Frame(rows))
     assert case["network"] == "erm mine" and case["holds"]
 
 
-def test_too_few_mistakes_are_no_verdict():
+def test_best_scores__too_few_mistakes_are_no_verdict():
     """One mistake: no score can be told from another, so the baseline is not called beaten."""
     verdict = rows_of("a", "misclassification", {"msp": 0.7, "gen": 0.9}, best=("gen",))
     told, unknown = (reports.best_scores(Frame(rows)).cells() for rows in (verdict, verdict[:2]))
@@ -186,7 +186,7 @@ def test_too_few_mistakes_are_no_verdict():
     assert reports.pnorm_repairs(Frame(verdict[:2])) == []
 
 
-def test_the_heat_map_has_the_best_scores_first():
+def test_heat__the_heat_map_has_the_best_scores_first():
     rows = rows_of("a", "far-ood", {"gen": 0.6, "vim": 0.9, "msp": 0.7}) + rows_of(
         "b", "far-ood", {"gen": 0.8, "vim": 0.9}
     )
@@ -194,7 +194,7 @@ def test_the_heat_map_has_the_best_scores_first():
     assert list(dict.fromkeys(cell["score"] for cell in figure.points)) == ["msp", "vim", "gen"]
 
 
-def test_other_sets_are_named_by_content_in_rows(tmp_path):
+def test_evaluation_of__other_sets_are_named_by_content_in_rows(tmp_path):
     """A set that has moved keeps its rows and keys."""
     arrays = {"x_test": np.zeros((4, 8, 8), np.uint8), "y_test": np.arange(4)}
     for name in ("one", "two"):

@@ -121,7 +121,7 @@ def one(rows, **wanted):
 # ---- the small real run
 
 
-def test_every_row_is_there(study):
+def test_reliability__every_row_is_there(study):
     """Candidates × distances × samples × scores × losses, the cosine's sweeps, every member alone, the rankings."""
     rows = study.rows
     main = [r for r in rows if r["sweep"] is None and r["init_seed"] is None and r["method"]]
@@ -159,7 +159,7 @@ def test_every_row_is_there(study):
     }
 
 
-def test_sweeps_meet_the_main_rows(study):
+def test_reliability__sweeps_meet_the_main_rows(study):
     for method in PLAN.methods:
         for sample in range(PLAN.reference_samples):
             about = {"method": method, "draw": sample, "distance": "cosine", "metric": "kendall_brier"}
@@ -196,7 +196,7 @@ def brute_truth(train, tests):
     return brier / (c - 1), entropy / (c - 1)
 
 
-def test_rows_are_kendalls_tau_with_what_separate_heads_say(study, candidate, context):
+def test_reliability__rows_are_kendalls_tau_with_what_separate_heads_say(study, candidate, context):
     """The whole road once more by other means: scikit-learn's heads one by one, sets of neighbours, SciPy's τ."""
     train, tests = train_and_tests(candidate, context)
     brier, entropy = brute_truth(train, tests)
@@ -215,7 +215,7 @@ def test_rows_are_kendalls_tau_with_what_separate_heads_say(study, candidate, co
     assert one(study.rows, method="simclr", metric="brier", measure=None) == pytest.approx(brier.mean(), abs=1e-5)
 
 
-def test_members_are_averaged_before_they_are_judged(study, candidate, context):
+def test_reliability__members_are_averaged_before_they_are_judged(study, candidate, context):
     """The Brier score of a mean is below the mean of Brier scores wherever members differ: (·)² is convex."""
     key = next(row["key"] for row in study.rows if (row["method"], row["metric"]) == ("simclr", "brier"))
     truth = DownstreamLosses.from_arrays(from_npz(context.store.path("evaluate", key) / SCORES))
@@ -228,7 +228,7 @@ def test_members_are_averaged_before_they_are_judged(study, candidate, context):
     )
 
 
-def test_a_second_run_trains_nothing_and_says_the_same(study, context, monkeypatch):
+def test_run__a_second_run_trains_nothing_and_says_the_same(study, context, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a network is trained again")
 
@@ -245,7 +245,7 @@ def test_a_second_run_trains_nothing_and_says_the_same(study, context, monkeypat
     }
 
 
-def test_accuracies_are_those_of_scikit_learn(study, candidate, context):
+def test_reliability__accuracies_are_those_of_scikit_learn(study, candidate, context):
     """A converged softmax regression, and the votes of the nearest by cosine, of every network."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
@@ -265,13 +265,13 @@ def test_accuracies_are_those_of_scikit_learn(study, candidate, context):
     assert other != one(study.rows, metric="probe_accuracy", **about)
 
 
-def test_a_probe_does_not_favour_the_space_of_larger_scale(candidate, context):
+def test_reliability__a_probe_does_not_favour_the_space_of_larger_scale(candidate, context):
     train, tests = (side[0] for side in train_and_tests(candidate, context))
     scaled = [dump.replace(embeddings=np.asarray(dump.embeddings) * 0.05) for dump in (train, tests)]
     assert probe_accuracy(*scaled) == pytest.approx(probe_accuracy(train, tests), abs=0.002)
 
 
-def test_components_are_chosen_by_held_out_likelihood(study, candidate, context):
+def test_reliability__components_are_chosen_by_held_out_likelihood(study, candidate, context):
     refs = references(candidate, 0, context)
     for distance in PLAN.distances:
         about = {"method": "simclr", "distance": distance, "measure": "ll"}
@@ -289,7 +289,7 @@ def test_components_are_chosen_by_held_out_likelihood(study, candidate, context)
         assert one(study.rows, sweep="C", components=count, **about) == pytest.approx(kendall(u, truth), abs=1e-9)
 
 
-def test_references_are_the_same_rows_for_all_members_and_were_learnt_from(study, context):
+def test_by_candidate__references_are_the_same_rows_for_all_members_and_were_learnt_from(study, context):
     learnt = set(datasets.split_dataset(datasets.load("digits")).train.index.tolist())
     samples = []
     for sample in range(PLAN.reference_samples):
@@ -302,7 +302,7 @@ def test_references_are_the_same_rows_for_all_members_and_were_learnt_from(study
     assert not np.allclose(embeddings[0], embeddings[1])  # members are other networks
 
 
-def test_members_differ_in_their_seed_alone():
+def test_by_candidate__members_differ_in_their_seed_alone():
     candidates = candidates_of(replace(PLAN, methods=("simclr", "byol"), backbones=("mlp", "conv")))
     assert len(candidates) == 4
     for trials in candidates:
@@ -324,7 +324,7 @@ def test_evaluate_gives_the_rows_of_the_study(study, candidate, context):
     assert values(rows) == pytest.approx(values(scores), abs=1e-12)
 
 
-def test_rankings_are_the_mean_tau_of_every_image(study, context):
+def test_trials_of__rankings_are_the_mean_tau_of_every_image(study, context):
     group = candidates_of(PLAN)
     both = [train_and_tests(own, context) for own in group]
     losses = [downstream_losses(train, tests).ensemble["brier"] for train, tests in both]
@@ -343,7 +343,7 @@ def test_rankings_are_the_mean_tau_of_every_image(study, context):
         assert row["n"] == np.isfinite(taus).sum() and row["method"] is None
 
 
-def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
+def test_run__a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
     fit = training.fit
 
     def fragile(trial, *rest):
@@ -366,7 +366,7 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
     assert good == seeds | {("simclr", 2)}  # how good a network is does not depend on its siblings
 
 
-def test_a_worker_that_dies_is_noted_at_its_network(tmp_path, candidate):
+def test_reliability__a_worker_that_dies_is_noted_at_its_network(tmp_path, candidate):
     context = context_in(tmp_path)
     step = predict_step(network_of_trial(candidate[0]), head_sets("digits")[1], output_spec=EMBEDDINGS)
     step.record_death(context.store, "It was killed.")
@@ -382,7 +382,7 @@ def words_of(study, context):
 
 
 @pytest.mark.slow
-def test_two_workers_make_the_rows_of_one(study, tmp_path, capsys):
+def test_reliability__two_workers_make_the_rows_of_one(study, tmp_path, capsys):
     """The same command in worker processes, from nothing to the page; then once more, in which nothing is left."""
     words = [*words_of(study, context_in(tmp_path)), "--workers", "2"]
     assert main(words) == 0
@@ -395,7 +395,7 @@ def test_two_workers_make_the_rows_of_one(study, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_machine_that_cannot_draw_reports_the_study_all_the_same(study, context, tmp_path):
+def test_reliability__a_machine_that_cannot_draw_reports_the_study_all_the_same(study, context, tmp_path):
     words = [*words_of(study, context), "--workers", "0", "--output", str(tmp_path)]
     code = (
         "import sys; sys.modules |= dict.fromkeys(('altair', 'vl_convert', 'optuna'))\n"
@@ -424,7 +424,7 @@ def other(tmp_path_factory):
     return f"npz:{path}"
 
 
-def test_transfer_and_a_lone_network(tmp_path, other):
+def test_plan__transfer_and_a_lone_network(tmp_path, other):
     """Pre-training on digits, heads on another set; a single network has no NC and no FV, and the study says why."""
     plan = Plan(
         downstream=(other,),
@@ -458,7 +458,7 @@ def test_transfer_and_a_lone_network(tmp_path, other):
     assert reports.story(found).sections
 
 
-def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path):
+def test_trials_of__targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path):
     """Images of another size are resized before a network sees them; those of its own size stay as they are."""
     from nescio.datasets import pixel_cache
     from nescio.predict import with_view_of
@@ -479,7 +479,7 @@ def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path)
 # ---- the truth
 
 
-def test_the_original_code_gives_the_same_truth():
+def test_reliability__the_original_code_gives_the_same_truth():
     """Stored one-vs-one answers of three models, the target class first: Brier, and the entropy in bits there."""
     ref, said = load("repreli_reliability"), note("repreli_reliability")["kendall"]
     p, labels = ref["ovo_prob_target_first"], ref["labels"]
@@ -492,7 +492,7 @@ def test_the_original_code_gives_the_same_truth():
     assert kendall(-ref["score_ties"], -found["entropy"]) == pytest.approx(said["ties_pred_entropy-tau"], abs=1e-9)
 
 
-def test_rows_are_joined_by_their_keys():
+def test_reliability__rows_are_joined_by_their_keys():
     """Members whose dumps hold the rows in another order, and a truth in yet another, mean the same."""
     rng = np.random.default_rng(0)
     labels, answers = np.arange(60) % 3, np.arange(30) % 3
@@ -526,7 +526,7 @@ def test_rows_are_joined_by_their_keys():
         downstream_losses(train, [each.replace(labels=None) for each in tests])
 
 
-def test_a_score_that_never_varies_has_a_reason_and_no_row():
+def test_reliability__a_score_that_never_varies_has_a_reason_and_no_row():
     rng = np.random.default_rng(0)
     tests = [Predictions(embeddings=rng.normal(size=(20, 3))) for _ in range(2)]
     refs = [Predictions(embeddings=rng.normal(size=(6, 3))) for _ in range(2)]
@@ -540,7 +540,7 @@ def test_a_score_that_never_varies_has_a_reason_and_no_row():
 # ---- the page and the command
 
 
-def test_the_page_holds_every_table_and_can_be_written_again(study, tmp_path, monkeypatch):
+def test_first_look__the_page_holds_every_table_and_can_be_written_again(study, tmp_path, monkeypatch):
     story = reports.story(study)
     shown = " ".join(table.title for table in tables_of(story))
     for title in ("Table 3", "Table 4", "Table 5", "Table 8", "Figure 4", "Figure 5"):
@@ -562,7 +562,7 @@ def parsed(*words):
     return options_of(parser.parse_args(words), Plan, PRESETS)
 
 
-def test_the_command_of_a_page_parses_to_its_plan():
+def test_presets__the_command_of_a_page_parses_to_its_plan():
     uneven = replace(PLAN, seeds=5, method_seeds=(("moco", 3),))
     for plan in (PLAN, uneven, *PRESETS.values()):
         words = base.registry["reliability"].command(asdict(plan)).split()
@@ -570,7 +570,7 @@ def test_the_command_of_a_page_parses_to_its_plan():
         assert parsed(*words[3:]) == plan
 
 
-def test_options_become_the_plan():
+def test_by_candidate__options_become_the_plan():
     assert parsed() == PRESETS["small"]
     words = [
         "--pretraining-data",
@@ -603,7 +603,7 @@ def test_options_become_the_plan():
         trials_of(parsed("--methods", "simclrr"))
 
 
-def test_every_default_is_named_in_help():
+def test_reliability__every_default_is_named_in_help():
     parser = argparse.ArgumentParser()
     add_options(parser, Plan, PRESETS)
     small, paper = (PRESETS[name] for name in ("small", "paper"))
@@ -618,7 +618,7 @@ def test_every_default_is_named_in_help():
     parser.format_help()
 
 
-def test_the_paper_preset_is_the_paper():
+def test_reliability__the_paper_preset_is_the_paper():
     plan = PRESETS["paper"]
     assert (plan.seeds, plan.reference_size, plan.reference_samples, plan.k, plan.k_dist) == (10, 5000, 5, 100, 1)
     assert plan.methods == ("simclr", "byol", "moco") and plan.backbones == ("resnet18", "resnet50")
@@ -631,7 +631,9 @@ def test_the_paper_preset_is_the_paper():
     assert plan.tasks == "one-vs-one" and plan.similarity == "jaccard"
 
 
-def test_the_command_shows_a_finished_study_without_training(study, context, tmp_path, monkeypatch, capsys):
+def test_reliability__the_command_shows_a_finished_study_without_training(
+    study, context, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(training.steps, "fit", lambda *_: pytest.fail("a network is trained again"))
     assert main([*words_of(study, context), "--workers", "0", "--output", str(tmp_path / "report")]) == 0
     out = capsys.readouterr().out
@@ -659,13 +661,13 @@ def test_the_command_shows_a_finished_study_without_training(study, context, tmp
         ({"backbones": ("convv",)}, "no backbone named 'convv'"),
     ],
 )
-def test_bad_plans_are_refused_before_any_work(tmp_path, change, words):
+def test_run__bad_plans_are_refused_before_any_work(tmp_path, change, words):
     with pytest.raises(BadInput, match=words):
         run(replace(PLAN, **change), context_in(tmp_path))
     assert not (tmp_path / "store").exists()
 
 
-def test_channels_must_fit(tmp_path):
+def test_run__channels_must_fit(tmp_path):
     colour = {name: np.zeros((4, 8, 8, 3), np.uint8) for name in ("x_train", "x_test")}
     np.savez(tmp_path / "colour.npz", **colour, y_train=[0, 1, 0, 1], y_test=[0, 1, 0, 1])
     with pytest.raises(BadInput, match="3 channel"):
@@ -676,14 +678,14 @@ def work_in(context):
     return Work(context, LocalWorkers(0))
 
 
-def test_more_references_than_images_are_all_of_them(context):
+def test_check_possible__more_references_than_images_are_all_of_them(context):
     plan, work = replace(PLAN, reference_size=5000), work_in(context)
     steps.check_possible(plan, work)
     (size,) = work.notes
     assert "1,078" in size and "digits" in size
 
 
-def test_a_small_set_does_not_take_references_from_a_large_one(context, tmp_path):
+def test_check_possible__a_small_set_does_not_take_references_from_a_large_one(context, tmp_path):
     """Each pre-training set has as many as it can."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 255, (60, 8, 8, 1), np.uint8), np.arange(60) % 3
@@ -697,19 +699,19 @@ def test_a_small_set_does_not_take_references_from_a_large_one(context, tmp_path
     assert counts[0] == 200 > counts[1] > 20 and len(work.notes) == 1
 
 
-def test_methods_that_need_labels_are_refused(context):
+def test_check_possible__methods_that_need_labels_are_refused(context):
     with pytest.raises(BadInput, match="erm needs them"):
         steps.check_possible(replace(PLAN, methods=("erm",)), work_in(context))
 
 
-def test_k_beyond_the_references_is_left_out_of_the_sweep():
+def test_plan__k_beyond_the_references_is_left_out_of_the_sweep():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     truth = downstream_losses(train, tests)
     rows, _ = evaluated([refs], tests, truth, Plan(k=10, scores=("nc",)))
     assert {row["k"] for row in rows if row["sweep"] == "k"} == {1, 2, 5, 10, 20, 50}
 
 
-def test_a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():
+def test_plan__a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     still = [[Predictions(embeddings=np.ones((len(side[0]), 5)))] * 2 for side in (refs, tests)]
     rows, reasons = evaluated([still[0]], still[1], downstream_losses(train, tests), Plan(k=10))
@@ -723,7 +725,7 @@ def test_a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():
     assert next((row["metric"], row["value"]) for row in results.rows) == ("ranking_brier", 1.0)
 
 
-def test_regression_is_a_collection_of_tasks():
+def test_plan__regression_is_a_collection_of_tasks():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     numbers = tuple(side[0].embeddings[:, :2] for side in (train, tests))
     truth = downstream_losses(train, tests, "regression", numbers=numbers)
@@ -744,6 +746,6 @@ def _members_of(rows):
     return [Predictions(embeddings=2 * np.eye(5)[labels] + rng.normal(size=(rows, 5)), labels=labels) for _ in range(3)]
 
 
-def test_no_torch_is_imported_to_report_a_study():
+def test_reliability__no_torch_is_imported_to_report_a_study():
     code = "import sys, nescio.benchmarks.reliability.reports; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

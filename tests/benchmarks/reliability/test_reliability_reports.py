@@ -101,7 +101,7 @@ def made(name, rows):
         ("table7", "tiny", "euclidean", True),
     ],
 )
-def test_tables_are_means_and_deviations_over_samples(name, data, distance, spread):
+def test_reliability_reports__tables_are_means_and_deviations_over_samples(name, data, distance, spread):
     """One table per backbone; in-distribution and transfer apart; Norm and FV know no references, and so no spread."""
     rows = made_rows()
     found = made(name, rows)
@@ -131,7 +131,7 @@ def test_tables_are_means_and_deviations_over_samples(name, data, distance, spre
                 assert {measure for measure, cell in column.items() if cell.best} == equals
 
 
-def test_table_3_ranks_the_candidates_of_one_backbone():
+def test_reliability_reports__table_3_ranks_the_candidates_of_one_backbone():
     rows = made_rows()
     tables = made("table3", rows)
     assert [table.index for table in tables] == [("score",)] * 2
@@ -144,7 +144,7 @@ def test_table_3_ranks_the_candidates_of_one_backbone():
 
 
 @pytest.mark.parametrize(("name", "data"), [("table8", "cifar10"), ("table9", "tiny")])
-def test_single_networks_are_averaged_over_samples_and_spread_over_networks(name, data):
+def test_reliability_reports__single_networks_are_averaged_over_samples_and_spread_over_networks(name, data):
     rows = made_rows(members=4)
     for table, backbone in zip(made(name, rows), ("resnet18", "resnet50"), strict=True):
         assert [labels for labels, _ in table.rows][:8] == [
@@ -161,7 +161,7 @@ def test_single_networks_are_averaged_over_samples_and_spread_over_networks(name
 
 
 @pytest.mark.parametrize(("name", "over"), [("fig4", "M"), ("fig5", "k")])
-def test_figures_sweep_every_candidate_and_draw_scores_without_k_level(name, over):
+def test_sweeps__figures_sweep_every_candidate_and_draw_scores_without_k_level(name, over):
     rows = made_rows()
     found = reports.sweeps(Frame(rows), over)
     assert len(found) == 8
@@ -186,7 +186,7 @@ def test_figures_sweep_every_candidate_and_draw_scores_without_k_level(name, ove
     assert tables[0].columns == (("M = 1", "M = 2") if over == "M" else ("k = 1", "k = 10"))
 
 
-def test_figure_2_shows_one_candidate_in_distribution_and_one_in_transfer():
+def test_reliability_reports__figure_2_shows_one_candidate_in_distribution_and_one_in_transfer():
     blocks = made("fig2", made_rows())
     assert [type(block) for block in blocks] == [Figure] * 4 + [Table] * 4
     titles = ["SimCLR, resnet18, cifar10", "SimCLR, resnet18, tiny → cifar10"]
@@ -194,7 +194,7 @@ def test_figure_2_shows_one_candidate_in_distribution_and_one_in_transfer():
     assert [block.title for block in blocks[4:]] == [f"{each} (Figure 2)" for each in titles * 2]
 
 
-def test_the_summary_counts_where_a_score_points_the_right_way():
+def test_reliability_reports__the_summary_counts_where_a_score_points_the_right_way():
     rows = made_rows()
     (table,) = made("summary", rows)
     order = []
@@ -229,7 +229,7 @@ def test_the_summary_counts_where_a_score_points_the_right_way():
     assert order == sorted(order, reverse=True) and len(order) == 5
 
 
-def test_a_score_takes_the_method_with_the_lowest_mean_uncertainty():
+def test_choices__a_score_takes_the_method_with_the_lowest_mean_uncertainty():
     rows = made_rows()
     table = reports.choices(Frame(rows))
     assert table.columns[0] == "cifar10, resnet18" and len(table.columns) == 4
@@ -247,7 +247,7 @@ def test_a_score_takes_the_method_with_the_lowest_mean_uncertainty():
     assert not reports.choices(Frame(rows).without(method="moco"))  # one alone is no choice
 
 
-def test_reliable_stands_beside_good():
+def test_story__reliable_stands_beside_good():
     """NC, accuracies and losses of a representation in one line, which is the first of the page and of the terminal."""
     rows = made_rows(members=3)
     table = reports.downstream(Frame(rows))
@@ -274,7 +274,7 @@ def test_reliable_stands_beside_good():
     assert tables_of(reports.story(study))[0] == table and reports.first_look(study)[0] == table
 
 
-def test_other_backbones_are_warned_of():
+def test_lead__other_backbones_are_warned_of():
     """Consistency does not compare layers of different depth."""
     rows = made_rows()
     assert "differ in backbone (resnet18, resnet50)" in reports.lead(Frame(rows))[-1]
@@ -282,7 +282,7 @@ def test_other_backbones_are_warned_of():
     assert not any("compare layers" in sentence for sentence in reports.lead(alike))
 
 
-def test_the_chosen_number_of_components_is_bold_and_the_sweep_is_shown():
+def test_reliability_reports__the_chosen_number_of_components_is_bold_and_the_sweep_is_shown():
     base = dict.fromkeys(COLUMNS) | {"dataset": "digits", "target": "digits", "backbone": "conv", "method": "simclr"}
     base |= {"measure": "ll", "sweep": "C", "distance": "cosine"}
     sweep = {1: 10.0, 4: 12.5, 20: 12.6}
@@ -303,7 +303,7 @@ def test_the_chosen_number_of_components_is_bold_and_the_sweep_is_shown():
     }
 
 
-def test_the_distance_table_has_both_sides_or_none():
+def test_robustness__the_distance_table_has_both_sides_or_none():
     frame = Frame(made_rows())
     shown = reports.robustness(frame).cells()
     for distance in ("cosine", "euclidean"):
@@ -313,7 +313,7 @@ def test_the_distance_table_has_both_sides_or_none():
     assert not reports.robustness(frame.without(distance="euclidean"))
 
 
-def test_one_sample_has_no_spread_and_nothing_is_no_table():
+def test_reliability_reports__one_sample_has_no_spread_and_nothing_is_no_table():
     rows = made_rows(samples=1)
     assert all("±" not in str(cell) for table in made("table4", rows) for cell in table.cells().values())
     for name in report_names("reliability"):

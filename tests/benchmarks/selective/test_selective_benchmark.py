@@ -119,7 +119,7 @@ def check_ranking(rows, u, wrong, measure, calibrated):
         assert risk == pytest.approx(risks[math.ceil(round(step / 20 * n, 6)) - 1], abs=1e-12)
 
 
-def test_the_rows_of_a_model_are_their_definitions(held, study):
+def test_temperature_split__the_rows_of_a_model_are_their_definitions(held, study):
     each = next(entry for entry in held if entry.model == "vgg11.tv_in1k")
     rows, dump = [row for row in study.rows if row["backbone"] == each.model], each.load()
     fit, test = selective.temperature_split(dump, Plan())
@@ -160,7 +160,7 @@ def test_the_rows_of_a_model_are_their_definitions(held, study):
     }
 
 
-def test_raw_and_calibrated_are_judged_on_the_same_rows_and_the_fit_is_on_others(study):
+def test_selective_benchmark__raw_and_calibrated_are_judged_on_the_same_rows_and_the_fit_is_on_others(study):
     by = {}
     for row in study.rows:
         if row["metric"] in ("accuracy", "auroc", "ece"):
@@ -175,7 +175,7 @@ def test_raw_and_calibrated_are_judged_on_the_same_rows_and_the_fit_is_on_others
     assert {(row["n"], row["split"]) for row in study.rows if row["metric"] == "temperature"} == {(50, "val")}
 
 
-def test_intervals_of_coverage_and_ece_follow_a_bootstrap_over_rows(held, study):
+def test_temperature_split__intervals_of_coverage_and_ece_follow_a_bootstrap_over_rows(held, study):
     """Coverage: percentiles. ECE: below its value there is room for the bias of few rows."""
     each = next(entry for entry in held if entry.model == "vgg11.tv_in1k")
     dump, random = each.load(), np.random.default_rng(1)
@@ -197,20 +197,20 @@ def test_intervals_of_coverage_and_ece_follow_a_bootstrap_over_rows(held, study)
     assert ece["high"] - ece["low"] >= np.ptp(np.quantile(eces, [0.025, 0.975])) - 0.01
 
 
-def test_entropy_has_no_ece_and_mc_dropout_neither(study):
+def test_selective_benchmark__entropy_has_no_ece_and_mc_dropout_neither(study):
     assert {row["measure"] for row in study.rows if row["metric"] in ("ece", "nll", "brier")} == {None}
     why = [row["reason"] for row in study.reasons if (row["measure"], row["metric"]) == ("entropy", "ece")]
     assert why == [selective.NO_ECE]
 
 
-def test_mc_dropout_is_where_dropout_was(study):
+def test_selective_benchmark__mc_dropout_is_where_dropout_was(study):
     assert {row["backbone"] for row in study.rows if row["measure"] == "mc-dropout"} == set(WITH_DROPOUT)
     assert not any(row["calibrated"] for row in study.rows if row["measure"] == "mc-dropout")
     why = [row["reason"] for row in study.reasons if row["measure"] == "mc-dropout"]
     assert why == [NO_DROPOUT]
 
 
-def test_temperature_finds_what_the_logits_were_scaled_by(tmp_path):
+def test_rows_of__temperature_finds_what_the_logits_were_scaled_by(tmp_path):
     """Labels drawn from the softmax itself ask for T = 1; the same logits times 3 ask for 3 times as much."""
     rng = np.random.default_rng(5)
     z = rng.normal(size=(4000, 6)) * 1.5
@@ -245,7 +245,7 @@ def dump_of(labels, index=None):
     return Predictions(labels=labels, logits=np.zeros((len(labels), 2 + max(labels))), index=index)
 
 
-def test_five_thousand_of_fifty_thousand_are_five_of_every_class():
+def test_temperature_split__five_thousand_of_fifty_thousand_are_five_of_every_class():
     dump = Predictions(labels=np.arange(50_000) % 1000, logits=np.broadcast_to(np.float32(0), (50_000, 1000)))
     fit, test = selective.temperature_split(dump, Plan())
     assert len(fit) == 5000 and len(test) == 45_000
@@ -257,7 +257,7 @@ def test_five_thousand_of_fifty_thousand_are_five_of_every_class():
 
 
 @pytest.mark.parametrize("counts", [(1000, 500, 70, 3), (1,) * 510, (1000, 1), (499,), (500,)])
-def test_every_class_gives_its_share(counts):
+def test_temperature_split__every_class_gives_its_share(counts):
     labels = np.repeat(np.arange(len(counts)), counts)
     fit, test = selective.temperature_split(dump_of(labels), Plan())
     n = len(labels)
@@ -266,7 +266,7 @@ def test_every_class_gives_its_share(counts):
         assert abs((labels[fit] == label).sum() - len(fit) * count / n) < 1
 
 
-def test_the_division_goes_by_index_not_by_order():
+def test_temperature_split__the_division_goes_by_index_not_by_order():
     rng = np.random.default_rng(0)
     labels, index = rng.integers(5, size=600), np.char.add("img", rng.permutation(600).astype(str))
     one = dump_of(labels, index)
@@ -276,14 +276,14 @@ def test_the_division_goes_by_index_not_by_order():
         assert set(chosen[0]) == set(chosen[1])
 
 
-def test_too_few_rows_are_judged_raw_and_say_why(tmp_path):
+def test_rows_of__too_few_rows_are_judged_raw_and_say_why(tmp_path):
     made = selective.rows_of(Plan(), entry("m", answers(1, n=499), tmp_path / "m.npz"))
     rows, reasons = made.rows, made.reasons
     assert {row["calibrated"] for row in rows} == {False} and {row["n"] for row in rows} == {499}
     assert [row["reason"] for row in reasons if row["metric"] == "calibrated"] == [selective.TOO_FEW]
 
 
-def test_a_model_that_is_always_right_has_no_temperature_and_no_auroc(tmp_path):
+def test_rows_of__a_model_that_is_always_right_has_no_temperature_and_no_auroc(tmp_path):
     labels = np.arange(600) % 4
     dump = Predictions(
         labels=labels, logits=5.0 * np.eye(4)[labels] + np.random.default_rng(0).normal(size=(600, 4)) / 9
@@ -301,14 +301,14 @@ def test_a_model_that_is_always_right_has_no_temperature_and_no_auroc(tmp_path):
 # ---- the benchmark
 
 
-def test_a_second_run_judges_nothing_again(held, store, study, monkeypatch):
+def test_evaluate_models__a_second_run_judges_nothing_again(held, store, study, monkeypatch):
     monkeypatch.setattr(selective, "rows_of", lambda *_: pytest.fail("it was judged again"))
     again = judge(Plan(), held, store)
     assert again.rows == study.rows and again.reasons == study.reasons
     assert len(list((store.root / "study").iterdir())) == 1
 
 
-def test_what_changes_the_numbers_changes_the_key(held, store):
+def test_step__what_changes_the_numbers_changes_the_key(held, store):
     one = held[0]
     keys = {
         selective._step(plan, each).key
@@ -326,7 +326,7 @@ def test_what_changes_the_numbers_changes_the_key(held, store):
     assert selective._step(Plan(files=("a.npz",), data="x", facts="f.csv"), one).key in keys
 
 
-def test_a_broken_dump_costs_one_model(tmp_path):
+def test_evaluate_models__a_broken_dump_costs_one_model(tmp_path):
     held = zoo(tmp_path, NAMES[:3])
     bad = entry("no labels", Predictions(logits=np.ones((5, 3))), tmp_path / "bad.npz")
     seen = []
@@ -339,7 +339,7 @@ def test_a_broken_dump_costs_one_model(tmp_path):
     assert "One step failed" in " ".join(registry["selective"].story(study).lead)
 
 
-def test_models_of_several_sets_are_refused(held, store):
+def test_evaluate_models__models_of_several_sets_are_refused(held, store):
     with pytest.raises(BadInput, match="set of images"):
         judge(Plan(), [held[0], replace(held[1], data="npz:others")], store)
     with pytest.raises(BadInput, match="given twice"):
@@ -357,7 +357,7 @@ def test_models_of_several_sets_are_refused(held, store):
         ({"curve": (0.0,)}, "above 0 and up to 1"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(plan, said):
+def test_plan__a_plan_that_makes_no_sense_is_refused(plan, said):
     with pytest.raises(BadInput, match=said):
         Plan(**plan)
 
@@ -478,7 +478,7 @@ def test_improvements_are_relative_to_the_models_own_counterpart(study):
     assert than["swsl_resnet50"] == "resnet50.tv_in1k" and than["ssl_resnet18"] == "resnet18.tv_in1k"
 
 
-def test_the_regime_table_and_figures_3_and_4_are_those_improvements(study):
+def test_regime_table__the_regime_table_and_figures_3_and_4_are_those_improvements(study):
     expected, table = expected_gains(study), reports.regime_table(study.frame)
     for place, (name, figure) in enumerate((("AUROC", "fig3"), ("ECE", "fig4"))):
         drawn = points(study, figure)
@@ -495,7 +495,7 @@ def test_the_regime_table_and_figures_3_and_4_are_those_improvements(study):
             assert shown == pytest.approx(own, rel=1e-3, abs=1e-6)
 
 
-def test_the_temperature_table_and_figures_16_and_17(study):
+def test_temperature_table__the_temperature_table_and_figures_16_and_17(study):
     models = frame(study)
     gains = {m: g for (kind, m), g in expected_gains(study).items() if kind == "temperature scaling"}
     warmth = {name: own["temperature", None, True] for name, own in models.items()}
@@ -548,7 +548,7 @@ def points(study, name):
         ("fig18", "params", ("sac@0.99", "msp", False)),
     ],
 )
-def test_a_cloud_holds_every_model_at_its_numbers(study, name, x, y):
+def test_selective_benchmark__a_cloud_holds_every_model_at_its_numbers(study, name, x, y):
     def shown(key, number):
         return -math.log10(number) if key[0] == "ece" else number
 
@@ -569,7 +569,7 @@ def test_a_cloud_holds_every_model_at_its_numbers(study, name, x, y):
     assert drawn["regnety_160.deit_in1k"]["name"] == "others"
 
 
-def test_the_pareto_table_names_the_models_of_every_front(study):
+def test_pareto__the_pareto_table_names_the_models_of_every_front(study):
     table, models = reports.pareto(study.frame), frame(study)
     for cost, of_cost, sign in (
         ("parameters", lambda m: m["params"], -1),
@@ -588,7 +588,7 @@ def test_the_pareto_table_names_the_models_of_every_front(study):
             assert listed == best, (cost, good)
 
 
-def test_figure_2_shows_the_best_the_worst_and_one_that_accuracy_misjudges(study):
+def test_risk_coverage__figure_2_shows_the_best_the_worst_and_one_that_accuracy_misjudges(study):
     models = frame(study)
     ranked = sorted(models, key=lambda m: -models[m]["auroc", "msp", False])
     best, last, *others = reports.curve_models(models_of(study.frame), reports.risk_coverage(study.frame))
@@ -607,7 +607,7 @@ def test_figure_2_shows_the_best_the_worst_and_one_that_accuracy_misjudges(study
     assert [float(row["risk0"]), float(row["risk1"])] == pytest.approx(drawn, abs=1e-4)
 
 
-def test_the_third_curve_is_of_a_less_accurate_model_that_covers_more():
+def test_curve_models__the_third_curve_is_of_a_less_accurate_model_that_covers_more():
     """The paper's case: ViT-B/32-SAM is right less often than EfficientNet-V2-XL and reaches 95 % all the same."""
 
     def rows(name, accuracy, auroc, sac):
@@ -635,7 +635,7 @@ def test_the_third_curve_is_of_a_less_accurate_model_that_covers_more():
     assert "accuracy than xl" in reports.fig_2(frame).caption
 
 
-def test_figures_13_and_14_join_counterparts_and_teachers(study):
+def test_selective_benchmark__figures_13_and_14_join_counterparts_and_teachers(study):
     spec = chart(study, "fig13").to_dict(validate=False)
     pairs = [p for p in regimes.pairs(frame(study)) if "distillation" in p.regime and p.counterpart]
     links = next(rows for rows in chart_data(spec) if "x2" in rows[0])
@@ -654,7 +654,7 @@ def test_figures_13_and_14_join_counterparts_and_teachers(study):
 # ---- told to people
 
 
-def test_the_table_for_a_newcomer(study):
+def test_scores__the_table_for_a_newcomer(study):
     table, models = reports.scores(study.frame), frame(study)
     names = [name for (name,), _ in table.rows]
     assert names == sorted(models, key=lambda m: (-models[m]["auroc", "msp", False], m))
@@ -673,7 +673,7 @@ def test_the_table_for_a_newcomer(study):
     assert len(reports.scores(study.frame, 5).rows) == 5 and "The 5 best of" in reports.scores(study.frame, 5).note
 
 
-def test_other_accuracies_are_told_as_they_were_asked(held, tmp_path):
+def test_evaluate_models__other_accuracies_are_told_as_they_were_asked(held, tmp_path):
     study = judge(Plan(accuracies=(0.8,), measures=("msp",)), held[:4], Store(tmp_path))
     assert {row["measure"] for row in study.rows} == {None, "msp"}
     table = reports.scores(study.frame)
@@ -682,13 +682,13 @@ def test_other_accuracies_are_told_as_they_were_asked(held, tmp_path):
     assert "coverage at 80 % accuracy" in json.dumps(chart(study, "fig5").to_dict(validate=False))
 
 
-def test_nobody_is_right_most_often_where_nobody_is_right(study):
+def test_lead__nobody_is_right_most_often_where_nobody_is_right(study):
     rows = [row | {"value": 0.0} if row["metric"] == "accuracy" else row for row in study.rows]
     words = " ".join(reports.lead(replace(study, rows=rows)))
     assert "No model" in words and "Highest accuracy" not in words
 
 
-def test_winners_are_named_with_a_paired_verdict(tmp_path):
+def test_temperature_split__winners_are_named_with_a_paired_verdict(tmp_path):
     """One image more of 450 makes a model the first, and chance does as well; on the same images that shows."""
     good = answers(0, 500, scale=1.0)
     twin, flat = good.logits.copy(), good.logits.copy()
@@ -718,7 +718,7 @@ def test_winners_are_named_with_a_paired_verdict(tmp_path):
     assert np.quantile(means, [0.025, 0.975]) == pytest.approx([-row["high"], -row["low"]], abs=0.006)
 
 
-def test_winners_that_were_not_compared_are_called_so(study, tmp_path):
+def test_evaluate_models__winners_that_were_not_compared_are_called_so(study, tmp_path):
     """Rows of older studies hold no pairs; files of other images share none."""
     rows = [row for row in study.rows if row["metric"] not in ("difference", "adjusted_p")]
     assert "not tested" in reports.lead(replace(study, rows=rows))[-1]
@@ -737,7 +737,7 @@ def test_winners_that_were_not_compared_are_called_so(study, tmp_path):
     assert "400 to 500 images each" in reports.scores(found.frame).note
 
 
-def test_the_lead_says_who_is_best_at_what(study):
+def test_lead__the_lead_says_who_is_best_at_what(study):
     models = frame(study)
     words = " ".join(reports.lead(study))
     assert f"{len(NAMES)} pretrained models, 500 images" in words
@@ -746,7 +746,7 @@ def test_the_lead_says_who_is_best_at_what(study):
         assert best in words
 
 
-def test_the_page_holds_every_report(study, tmp_path, capsys):
+def test_selective_benchmark__the_page_holds_every_report(study, tmp_path, capsys):
     story = registry["selective"].story(study)
     html = write_story(study, story, tmp_path / "page").read_text()
     for name in report_names("selective"):
@@ -760,12 +760,12 @@ def test_the_page_holds_every_report(study, tmp_path, capsys):
     assert reports.TITLE in out and "MC-dropout" in out
 
 
-def test_every_kind_of_chart_is_valid(study):
+def test_selective_benchmark__every_kind_of_chart_is_valid(study):
     for name in ("fig1", "fig3", "fig5", "fig13", "fig16"):
         chart(study, name).to_dict(validate=True)
 
 
-def test_reports_without_their_rows_are_empty_not_wrong(held, tmp_path):
+def test_evaluate_models__reports_without_their_rows_are_empty_not_wrong(held, tmp_path):
     study = judge(Plan(), [e for e in held if e.model == "my own net"], Store(tmp_path))
     empty = {name for name in report_names("selective") if not blocks_of(name, study)}
     clouds = {"fig1", "fig5", "fig9", "fig10", "fig13", "fig14", "fig15", "fig18"}  # one model is no cloud
@@ -775,14 +775,14 @@ def test_reports_without_their_rows_are_empty_not_wrong(held, tmp_path):
 
 
 @pytest.mark.parametrize("twin", ["aa twin", "zz twin"])
-def test_two_models_that_tie_are_compared(held, tmp_path, twin):
+def test_evaluate_models__two_models_that_tie_are_compared(held, tmp_path, twin):
     first = next(model for model in held if model.model == "my own net")
     study = judge(Plan(), [first, replace(first, model=twin)], Store(tmp_path))
     lead = registry["selective"].story(study).lead
     assert reports.UNTESTED not in lead and reports.TESTED in lead
 
 
-def test_single_reports_by_name(study, store, tmp_path, capsys):
+def test_report__single_reports_by_name(study, store, tmp_path, capsys):
     assert main(["report", str(store.root), "--only", "table1,fig5, fig3", "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "XCiT distilled" in out and "table1.md" in out
@@ -811,14 +811,14 @@ def test_single_reports_by_name(study, store, tmp_path, capsys):
     assert float(cell["value"]) == expected
 
 
-def test_every_figure_says_what_it_shows(study):
+def test_selective_benchmark__every_figure_says_what_it_shows(study):
     for name in report_names("selective"):
         for figure in figures_of(blocks_of(name, study)):
             assert figure.points and "model" in figure.points[0], name
             assert not {"x", "y", "size", "dot", "said"} & {*figure.points[0]}, name
 
 
-def test_an_empty_report_says_what_it_needs(held, tmp_path, capsys):
+def test_evaluate_models__an_empty_report_says_what_it_needs(held, tmp_path, capsys):
     store = Store(tmp_path / "store")
     judge(Plan(), [e for e in held if e.model == "my own net"], store)
     needed = {
@@ -838,14 +838,14 @@ def test_an_empty_report_says_what_it_needs(held, tmp_path, capsys):
     assert empty and all(all_reports[f"selective/{name}"].needs for name in empty)
 
 
-def test_the_examples_in_the_reasons_are_pairs():
+def test_pairs__the_examples_in_the_reasons_are_pairs():
     pairs = regimes.pairs(
         re.findall(r"[a-z]\w+\.\w+", " ".join(all_reports[f"selective/fig{n}"].needs for n in (13, 14)))
     )
     assert any(pair.counterpart for pair in pairs) and any(pair.teacher for pair in pairs)
 
 
-def test_single_reports_in_other_forms(study, store, tmp_path, capsys):
+def test_report__single_reports_in_other_forms(study, store, tmp_path, capsys):
     assert main(["report", str(store.root), "--only", "agreement", "--format", "json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)
     assert table["lines"][0]["architecture"] == "all models" and len(table["lines"]) > 5
@@ -853,7 +853,7 @@ def test_single_reports_in_other_forms(study, store, tmp_path, capsys):
     assert r"\begin{tabular}" in capsys.readouterr().out
 
 
-def test_an_unknown_name_lists_what_there_is(study, store, tmp_path, capsys):
+def test_report__an_unknown_name_lists_what_there_is(study, store, tmp_path, capsys):
     assert main(["report", str(store.root), "--only", "fig99"]) == 2
     err = capsys.readouterr().err
     assert "no report named 'fig99'" in err and "table1" in err and "fig18" in err
@@ -861,14 +861,14 @@ def test_an_unknown_name_lists_what_there_is(study, store, tmp_path, capsys):
         run_reports([Study(benchmark="of another package", version=1, rows=[])], ["fig1"])
 
 
-def test_a_ranking_needs_the_dropout_answers(held):
+def test_selective_benchmark__a_ranking_needs_the_dropout_answers(held):
     with pytest.raises(Undefined, match="dropout"):
         resolve_measure(held[0].load(), "mc-dropout")
     dump, measure = resolve_measure(held[0].load(), "gap")
     assert measure == "gap" and dump.logits is not None
 
 
-def test_rows_need_no_torch():
+def test_selective_benchmark__rows_need_no_torch():
     code = (
         "import sys, nescio.benchmarks.selective, nescio.benchmarks.selective.reports, nescio.commands.choose; "
         "sys.exit(str({'torch', 'timm', 'altair', 'pandas', 'sklearn', 'scipy.stats'} & set(sys.modules) or ''))"

@@ -35,7 +35,9 @@ def files(tmp_path: Path) -> list[str]:
     return [f"{name}={tmp_path / str(seed)}.npz" for seed, name in enumerate(NAMES)]
 
 
-def test_files_become_tables_and_a_page(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report__files_become_tables_and_a_page(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "facts.csv").write_text("model,param_count,img_size\nvgg11.tv_in1k,132.9,224\nvgg13.tv_in1k,133,224\n")
     store = tmp_path / "store"
     assert run(*files, "--facts", tmp_path / "facts.csv", "--store", store) == 0
@@ -49,7 +51,7 @@ def test_files_become_tables_and_a_page(files: list[str], tmp_path: Path, capsys
         assert main(["report", str(store), "--only", name, "--output", str(tmp_path / "one")]) == 0, name
 
 
-def test_the_rows_are_those_of_the_benchmark(
+def test_plan__the_rows_are_those_of_the_benchmark(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*files[:2], "--measures", "entropy", "--seed", 3, "--store", tmp_path / "a", "--format", "json") == 0
@@ -63,7 +65,7 @@ def test_the_rows_are_those_of_the_benchmark(
     assert not (tmp_path / "a" / "report").exists()
 
 
-def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path / "store")
     for seed, name in enumerate(NAMES[:2]):
         keep(store, name, "digits", answers(seed, 1000), False)
@@ -74,7 +76,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "--data digits or --data letters" in capsys.readouterr().err
 
 
-def test_bad_input_ends_with_2_and_names_it(
+def test_run__bad_input_ends_with_2_and_names_it(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "bare.npz", logits=np.zeros((30, 4)))
@@ -93,14 +95,16 @@ def test_bad_input_ends_with_2_and_names_it(
     assert (page_of(tmp_path / "store", "selective") / "index.html").is_file()
 
 
-def test_a_study_without_rows_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__a_study_without_rows_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`nescio report` would take it for the newest."""
     Predictions(logits=np.zeros((30, 4))).save(tmp_path / "bare.npz")
     assert run(tmp_path / "bare.npz", "--store", tmp_path / "store") == 2
     assert not [each for each in Store(tmp_path / "store").runs() if each.stage == "study"]
 
 
-def test_fresh_work_is_not_called_old(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store__fresh_work_is_not_called_old(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*files[:2], "--store", tmp_path / "store") == 0
     assert main(["store", "prune", "--store", str(tmp_path / "store"), "--dry-run"]) == 0
     assert "older versions" in capsys.readouterr().out

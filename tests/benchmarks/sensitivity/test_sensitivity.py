@@ -55,19 +55,19 @@ def study(context, use_one_thread):
 
 
 @pytest.mark.parametrize("degrees", [(0.0,), (20.0, 360.0), (-720.0,), ()])
-def test_whole_turns_are_refused(degrees):
+def test_sensitivity__whole_turns_are_refused(degrees):
     with pytest.raises(BadInput, match="degrees"):
         replace(PLAN, degrees=degrees)
 
 
 @pytest.mark.parametrize("word", ["ddu.bound=3", "duq.penalty=1"])
-def test_a_strength_cannot_be_fixed(word, context):
+def test_run__a_strength_cannot_be_fixed(word, context):
     """It is what is varied, and would be ignored."""
     with pytest.raises(BadInput, match=f"hparams has {word}"):
         run(replace(PLAN, hparams=(word,)), context)
 
 
-def test_the_plan_is_the_papers():
+def test_sensitivity__the_plan_is_the_papers():
     paper = PRESETS["paper"]
     assert set(paper.methods) == {"duq", "sngp", "mir", "ddu"} and (paper.data, paper.backbone) == ("mnist", "mlp")
     assert paper.degrees == tuple(range(20, 181, 20)) and paper.strengths >= 8 and paper.seeds == 5
@@ -75,7 +75,7 @@ def test_the_plan_is_the_papers():
     assert angles == [20.0 * step for step in range(1, 10)]
 
 
-def test_every_strength_meets_every_run():
+def test_strength_of__every_strength_meets_every_run():
     trials = [trial for (trial,) in sensitivity_trials(PLAN)]
     assert len(trials) == len(set(trials)) == 2 * 2 * 2
     assert {(trial.data_seed, trial.init_seed) for trial in trials} == {(0, 0), (1, 1)}
@@ -83,7 +83,7 @@ def test_every_strength_meets_every_run():
     assert bounds[0] == 12.0 and bounds[1] == 0.5  # the smaller bound is the stronger one
 
 
-def test_all_angles_are_pooled(study, context):
+def test_points__all_angles_are_pooled(study, context):
     (trial,) = [
         each for (each,) in sensitivity_trials(PLAN) if (each.method, each.trial, each.data_seed) == ("ddu", 0, 1)
     ]
@@ -102,7 +102,7 @@ def test_all_angles_are_pooled(study, context):
     assert point["accuracy"] == pytest.approx(1 - wrong[0].mean()) and point["strength"] == 12.0
 
 
-def test_studies_of_two_datasets_stand_apart(study):
+def test_story__studies_of_two_datasets_stand_apart(study):
     """Strengths of one number differ between them, and so do their networks."""
     other = [row | {"dataset": "npz:other.npz"} for row in study.frame if row["trial"] == 0]
     other = [row | {"strength": 7.0} for row in other]
@@ -118,7 +118,7 @@ def test_studies_of_two_datasets_stand_apart(study):
     assert reports.story(both).title.endswith("digits and other")
 
 
-def test_the_correlation_is_spearmans_with_its_p_value():
+def test_correlation__the_correlation_is_spearmans_with_its_p_value():
     from scipy.stats import spearmanr
 
     rng = np.random.default_rng(1)
@@ -151,7 +151,7 @@ def made_up(method, effect, bound=False):
     return rows
 
 
-def test_a_smaller_bound_counts_as_stronger():
+def test_correlations__a_smaller_bound_counts_as_stronger():
     frame = Frame(
         [*made_up("mir", 0.3), *made_up("ddu", 0.3, bound=True), *made_up("duq", -0.3), *made_up("sngp", 0.0)]
     )
@@ -162,7 +162,7 @@ def test_a_smaller_bound_counts_as_stronger():
     assert "higher rAULC: mir" in lead and "lower rAULC: duq" in lead and "correlation: sngp" in lead
 
 
-def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
+def test_run__a_method_without_a_strength_of_its_own_varies_weight_decay(context):
     found = run(replace(PLAN, methods=("erm",)), context)
     decays = {(row["trial"], row["value"]) for row in found.frame.facts("strength")}
     assert decays == set(enumerate(methods["erm"].strength_grid(PLAN.strengths)))
@@ -173,14 +173,14 @@ def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
 
 
 @pytest.mark.parametrize("name", classifiers())
-def test_every_method_can_be_asked(name):
+def test_with_strength__every_method_can_be_asked(name):
     values = {
         lineup.with_strength(lineup.plain_trial(name, "digits", "mlp", PLAN.training), number, 3) for number in range(3)
     }
     assert len({lineup.strength_of(trial) for trial in values}) == 3
 
 
-def test_a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):
+def test_run__a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):
     @dataclass(frozen=True)
     class Fixed(HParams):
         pass
@@ -191,7 +191,7 @@ def test_a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "store").exists()
 
 
-def test_the_command_shows_the_table_and_writes_the_page(study, context, tmp_path, capsys, monkeypatch):
+def test_sensitivity__the_command_shows_the_table_and_writes_the_page(study, context, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("nescio.report.pages.can_draw", lambda: False)
     words = ["run", "sensitivity", "--methods", "duq,ddu", "--strengths", "2", "--seeds", "2", "--degrees", "60,180"]
     words += ["--epochs", "1", "--workers", "0", "--device", "cpu", "--output", str(tmp_path / "page")]
@@ -201,7 +201,7 @@ def test_the_command_shows_the_table_and_writes_the_page(study, context, tmp_pat
     assert {run.key for run in context.store.runs()} == before  # nothing was done twice
 
 
-def test_the_story_holds_every_table_and_figure(study):
+def test_story__the_story_holds_every_table_and_figure(study):
     story = reports.story(study)
     assert len(tables_of(story)) == 2 and len(figures_of(story)) == 2 + 2
     assert all(figure.chart() for figure in figures_of(story))
@@ -210,7 +210,7 @@ def test_the_story_holds_every_table_and_figure(study):
     assert line.value == pytest.approx(np.mean(runs)) and line.n == len(runs) == 2
 
 
-def test_bounds_that_do_nothing_are_told(study):
+def test_idle_strengths__bounds_that_do_nothing_are_told(study):
     """After one epoch no layer stretches twelvefold; half of the way is too little for every one."""
     cells = reports.every_strength(study.frame).cells()
     shares = [cells[("ddu", "native", bound), "layers at their bound"].value for bound in ("12", "0.5")]
@@ -220,7 +220,7 @@ def test_bounds_that_do_nothing_are_told(study):
     assert "layers at their bound" not in reports.every_strength(without).columns
 
 
-def test_the_lead_names_every_method_by_the_first_measure_that_it_has():
+def test_lead__the_lead_names_every_method_by_the_first_measure_that_it_has():
     """erm has no score of its own."""
     plain = [row | {"measure": row["measure"] and "entropy"} for row in made_up("erm", -0.3)]
     lead = " ".join(reports._lead(Frame([*made_up("mir", 0.3), *plain])))

@@ -123,7 +123,7 @@ def lines(plan=PLAN, **numbers):
 # ---- which networks
 
 
-def test_data_and_init_seeds_move_with_the_run_and_ensembles_are_disjoint():
+def test_shift__data_and_init_seeds_move_with_the_run_and_ensembles_are_disjoint():
     members = {}
     for trials in lines(replace(PLAN, seeds=3, ensemble_sizes=(2, 4))):
         assert {trial.data_seed for trial in trials} == {trials[0].data_seed}
@@ -136,14 +136,14 @@ def test_data_and_init_seeds_move_with_the_run_and_ensembles_are_disjoint():
     assert {size for _, size, _ in members} == {1, 2, 4}
 
 
-def test_more_runs_and_members_train_no_network_again():
+def test_shift__more_runs_and_members_train_no_network_again():
     few = {trial for trials in lines(replace(PLAN, seeds=2, ensemble_sizes=())) for trial in trials}
     more = {trial for trials in lines(replace(PLAN, seeds=3, ensemble_sizes=(2, 4))) for trial in trials}
     assert few < more
 
 
 @pytest.mark.parametrize("name", ["erm", "ddu", "mc-dropout"])
-def test_a_trained_head_keeps_its_digits_in_bf16(name, study, context):
+def test_shift__a_trained_head_keeps_its_digits_in_bf16(name, study, context):
     """As that of a pretrained network: entropies of three digits would be tied."""
     (trial,) = next(trials for trials in lines() if trials[0].method == name)
     module, _ = build(network_of_trial(trial), context.store, replace(runtime_for("cpu"), precision="bf16"))
@@ -152,13 +152,13 @@ def test_a_trained_head_keeps_its_digits_in_bf16(name, study, context):
     assert logits.dtype == torch.float32 and (logits != logits.bfloat16()).float().mean() > 0.9
 
 
-def test_a_method_that_compares_views_has_augmentations_of_its_own():
+def test_plain_trial__a_method_that_compares_views_has_augmentations_of_its_own():
     """On images that were only moved, contrastive training would have next to nothing to learn."""
     kinds = {name: steps.plain_trial(PLAN, name).training.augment for name in ("erm", "dcu", "dcs")}
     assert kinds == {"erm": "shift", "dcu": "full", "dcs": "shift"}
 
 
-def test_rows_say_whether_a_bound_acts_and_whether_gaussians_are_singular(study):
+def test_training__rows_say_whether_a_bound_acts_and_whether_gaussians_are_singular(study):
     facts = study.frame.where(split="test", data_seed=0).facts("at_bound", "rows_per_feature").where(method="ddu")
     assert 0 <= facts.where(metric="at_bound").first() <= 1
     assert facts.where(metric="rows_per_feature").first() == pytest.approx(100 / 100, rel=0.3)  # of a class of digits
@@ -171,7 +171,7 @@ def test_rows_say_whether_a_bound_acts_and_whether_gaussians_are_singular(study)
     assert "singular" not in reports.training(type(study.frame)(many)).note
 
 
-def test_a_line_with_two_networks_in_one_run_is_refused(study):
+def test_table_2__a_line_with_two_networks_in_one_run_is_refused(study):
     """As of two studies, one of which chose another strength."""
     other = [row | {"trial": 2} for row in study.frame if row["method"] == "ddu"]
     with pytest.raises(BadInput, match="ddu with seed 0 on digits"):
@@ -179,7 +179,7 @@ def test_a_line_with_two_networks_in_one_run_is_refused(study):
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan])
-def test_a_measure_that_is_not_finite_costs_its_own_rows_alone(number):
+def test_shift__a_measure_that_is_not_finite_costs_its_own_rows_alone(number):
     rows = RowBuilder({"method": "erm", "members": 1, "split": "test"})
     u = {"native": np.array([0.1, number, 0.3, 0.2]), "entropy": np.array([0.1, 0.4, 0.3, 0.2])}
     rank_rows(u, np.array([False, True, True, False]), RANKING, rows)
@@ -188,7 +188,7 @@ def test_a_measure_that_is_not_finite_costs_its_own_rows_alone(number):
     assert {entry["measure"] for entry in rows.reasons} == {"native"} and "finite" in rows.reasons[0]["reason"]
 
 
-def test_reasons_say_of_which_line_and_where():
+def test_shift__reasons_say_of_which_line_and_where():
     rows = RowBuilder({"method": "erm", "members": 5, "split": "test"}, reported=("method", "members"))
     rows.attempt(
         "auroc",
@@ -203,14 +203,14 @@ def test_reasons_say_of_which_line_and_where():
     assert entry == named | {"severity": 1.0, "split": "test", "reason": entry["reason"]}
 
 
-def test_other_methods_can_be_averaged_too():
+def test_shift__other_methods_can_be_averaged_too():
     plan = replace(PLAN, methods=PLAN.methods[:3], ensemble_methods=("ddu", "mc-dropout"))
     sizes = {(trials[0].method, len(trials)) for trials in lines(plan)}
     assert sizes == {("erm", 1), ("ddu", 1), ("mc-dropout", 1), ("ddu", 2), ("mc-dropout", 2)}
 
 
 @pytest.mark.parametrize("name", [name for name in methods if methods[name].strength_hparam])
-def test_strengths_run_from_the_weakest_to_the_strongest(name):
+def test_strength_of__strengths_run_from_the_weakest_to_the_strongest(name):
     trials = [lineup.with_strength(steps.plain_trial(PLAN, name), number, 4) for number in range(4)]
     values = [lineup.strength_of(trial) for trial in trials]
     assert [trial.trial for trial in trials] == [0, 1, 2, 3] and len(set(values)) == 4
@@ -219,14 +219,14 @@ def test_strengths_run_from_the_weakest_to_the_strongest(name):
 
 
 @pytest.mark.parametrize("name", [name for name in methods if methods[name].strength_hparam])
-def test_a_methods_own_strength_is_among_those_that_are_tried(name):
+def test_strength_of__a_methods_own_strength_is_among_those_that_are_tried(name):
     plain = steps.plain_trial(PLAN, name)
     tried = [lineup.strength_of(lineup.with_strength(plain, number, 3, default=True)) for number in range(3)]
     assert lineup.strength_of(plain) in tried and len(set(tried) - set(methods[name].strength_grid(3))) <= 1
     assert tried == sorted(tried, reverse=methods[name].strength_direction == "smaller")
 
 
-def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
+def test_with_strength__the_chosen_strength_has_the_lowest_validation_nll(study, context):
     losses = []
     for number in range(3):
         trial = lineup.with_strength(steps.plain_trial(PLAN, "ddu"), number, 3, default=True)
@@ -240,7 +240,7 @@ def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
     assert chosen == [f"{(12, 3, 0.5)[int(np.argmin(losses))]:g}"]  # its default of 3 in place of 2.45
 
 
-def test_one_strength_is_the_default_and_none_is_tried(context):
+def test_choose_strengths__one_strength_is_the_default_and_none_is_tried(context):
     with make_launcher("local", 0) as launcher:
         work = Work(context, launcher)
         assert steps.choose_strengths(replace(PLAN, strengths=1), work) == {"erm": 0, "ddu": 0, "mc-dropout": 0}
@@ -263,7 +263,7 @@ def by_hand(member_dumps):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, context, size):
+def test_corruption__pooling_is_clean_and_all_severities_of_a_corruption_together(study, context, size):
     (trials,) = [each for each in lines() if (each[0].method, each[0].data_seed, len(each)) == ("erm", 1, size)]
     facts = {"method": NAMES[size], "members": size, "data_seed": 1, "split": "test"}
     pooled = []
@@ -287,7 +287,7 @@ def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, con
     assert mean.first() == pytest.approx(fmean(pooled)) and pooled[0] != pooled[1]
 
 
-def test_an_ensemble_of_one_is_its_member_and_one_of_two_has_its_mutual_information(study, context):
+def test_mutual_information__an_ensemble_of_one_is_its_member_and_one_of_two_has_its_mutual_information(study, context):
     first, second = next(trials for trials in lines() if len(trials) == 2)
     a, b = dump(first, context), dump(second, context)
     assert average_predictions([a]) is a
@@ -297,7 +297,7 @@ def test_an_ensemble_of_one_is_its_member_and_one_of_two_has_its_mutual_informat
     assert np.allclose(measures.entropy(same), measures.entropy(a)) and np.allclose(same.scores["native"], 0, atol=1e-6)
 
 
-def test_a_method_without_a_score_of_its_own_says_so_and_has_the_entropy(study):
+def test_shift__a_method_without_a_score_of_its_own_says_so_and_has_the_entropy(study):
     assert {row["measure"] for row in study.frame if row["method"] == "erm" and row["members"] == 1} == {
         None,
         "entropy",
@@ -306,7 +306,7 @@ def test_a_method_without_a_score_of_its_own_says_so_and_has_the_entropy(study):
     assert {row["measure"] for row in study.frame if row["method"] == "ddu"} == {None, "native", "entropy"}
 
 
-def test_images_of_another_set_against_clean_ones(study, context, place):
+def test_image_set__images_of_another_set_against_clean_ones(study, context, place):
     (trial,) = lines()[0]
     data = f"npz:{place / 'noise.npz'}"
     images = ImageSet(data, "all_ood", limit=MOST)
@@ -318,7 +318,7 @@ def test_images_of_another_set_against_clean_ones(study, context, place):
     assert value(study, **facts, evaluation="ood", target=data) == pytest.approx(wins, abs=1e-6)
 
 
-def test_every_corruption_is_computed_once_and_every_network_built_once_per_evaluation(study, calls):
+def test_shift__every_corruption_is_computed_once_and_every_network_built_once_per_evaluation(study, calls):
     corrupted = [(change.name, change.severity) for change in calls["corrupted"]]
     blocks = -(-len(ImageSet("digits").load()) // inputs.BATCH["cpu"])
     assert len(corrupted) == 2 * 2 * blocks  # two corruptions at two severities, not once for each of ten networks
@@ -327,7 +327,7 @@ def test_every_corruption_is_computed_once_and_every_network_built_once_per_eval
     assert len(networks) <= 2 * len(set(networks)) + 3 and len(set(networks)) == 3 * 2 + 2 + 2
 
 
-def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
+def test_shift__what_has_no_room_is_computed_again(monkeypatch, context, study):
     (trial,) = lines()[0]
     shown = ImageSet("digits", change=Corruption("fog", 2)).load()
     network, here = network_of_trial(trial), runtime_for("cpu")
@@ -348,7 +348,7 @@ def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
 # ---- published files
 
 
-def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
+def test_run__published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
     context = Context(Store(tmp_path / "store"), device="cpu")
     rng, n = np.random.default_rng(0), 30
     labels = np.arange(2 * n) % 3
@@ -411,7 +411,7 @@ def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
         (0.5, "digits", []),
     ],
 )
-def test_what_plain_training_reaches_is_that_of_the_data(reaches, data, low):
+def test_plan__what_plain_training_reaches_is_that_of_the_data(reaches, data, low):
     rows = [
         {"network": f"{method} {accuracy}", "method": method, "members": 1, "train_accuracy": accuracy}
         for method, accuracy in (("erm", 0.80), ("ddu", 0.70), ("mc-dropout", 0.78), ("erm", 0.82))
@@ -424,7 +424,7 @@ def test_what_plain_training_reaches_is_that_of_the_data(reaches, data, low):
     assert any("0.810, the median" in note for note in work.notes) == (data != "digits")
 
 
-def test_a_method_is_undertrained_on_one_data_and_not_on_the_other(study):
+def test_story__a_method_is_undertrained_on_one_data_and_not_on_the_other(study):
     """As duq is in the paper, on CIFAR-100 alone."""
     rows = [row | {"undertrained": None} for row in study.frame]
     other = [row | {"dataset": "npz:other.npz", "undertrained": row["method"] == "ddu" or None} for row in rows]
@@ -439,7 +439,7 @@ def test_a_method_is_undertrained_on_one_data_and_not_on_the_other(study):
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
+def test_run__a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
     file = checkpoint(tmp_path / "mine.safetensors", "test_resnet", num_classes=10)
     data = pack(tmp_path / "val.npz", n=12, classes=10)
     words = ["--data", f"npz:{data}", "--networks", f"test_resnet@{file}", "--corruptions", "fog,contrast"]
@@ -463,14 +463,14 @@ def test_a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
     assert not list((tmp_path / "store").rglob("*.png"))  # no corrupted image on the disk
 
 
-def test_a_trial_of_the_store_gives_the_rows_it_had(study, context):
+def test_run__a_trial_of_the_store_gives_the_rows_it_had(study, context):
     key = train_step(lines()[0][0]).key
     again = run(replace(PLAN, networks=(f"store:{key}",)), context)
     facts = {"method": "erm", "members": 1, "metric": "raulc", "shift": "contrast", "severity": None}
     assert value(again, **facts) == value(study, data_seed=0, measure="entropy", **facts)
 
 
-def test_networks_of_ones_own_are_lines_of_their_own(study, context):
+def test_run__networks_of_ones_own_are_lines_of_their_own(study, context):
     """Two of one method are not averaged as runs of it; rows name the data of the plan."""
     keys = [f"store:{train_step(members[0]).key}" for members in lines()[:2]]
     both = run(replace(PLAN, networks=tuple(keys)), context)
@@ -481,7 +481,7 @@ def test_networks_of_ones_own_are_lines_of_their_own(study, context):
     assert len(reports.table_2(both.frame).rows) == 2
 
 
-def test_a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context, place):
+def test_run__a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context, place):
     digits = datasets.load("digits").test
     np.savez(place / "test.npz", x_test=digits.pixels, y_test=digits.labels)
     key = train_step(lines()[0][0]).key
@@ -491,19 +491,19 @@ def test_a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context
         assert value(alone, **facts, **level) == value(study, **facts, **level)
 
 
-def test_networks_of_other_classes_are_refused(context, place, study):
+def test_run__networks_of_other_classes_are_refused(context, place, study):
     key = train_step(lines()[0][0]).key
     asked = replace(PLAN, data=f"npz:{place / 'noise.npz'}", networks=(f"store:{key}",))
     with pytest.raises(BadInput, match=r"digits, whose classes \(0, 1, 2 …\).* npz:"):
         run(asked, context)
 
 
-def test_without_a_ranking_answers_are_shown(study):
+def test_table_2__without_a_ranking_answers_are_shown(study):
     bare = Frame(row for row in study.frame if row["measure"] is None)
     assert reports.table_2(bare).rows
 
 
-def test_tables_of_answers_mark_what_is_undertrained(study):
+def test_prediction_metrics__tables_of_answers_mark_what_is_undertrained(study):
     """Here ddu alone."""
     rows = [row | {"undertrained": row["method"] == "ddu" or None} for row in study.frame]
     made = reports.prediction_metrics(Frame(rows))
@@ -531,7 +531,7 @@ def test_tables_of_answers_mark_what_is_undertrained(study):
         ({"backbone": "resnet1"}, "no backbone named"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_any_work(tmp_path, change, sentence):
+def test_run__what_cannot_be_done_is_refused_before_any_work(tmp_path, change, sentence):
     with pytest.raises(BadInput, match=sentence):
         run(replace(PLAN, **change), Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()
@@ -540,7 +540,7 @@ def test_what_cannot_be_done_is_refused_before_any_work(tmp_path, change, senten
 # ---- through the command
 
 
-def test_the_presets_are_what_they_say():
+def test_corruption_shift__the_presets_are_what_they_say():
     assert PRESETS["paper"].backbone == "resnet50" and PRESETS["paper"].seeds == 5
     gpu = PRESETS["gpu"]
     expected = Training(
@@ -558,7 +558,7 @@ def test_the_presets_are_what_they_say():
     assert every == [(name, severity) for name in CORRUPTIONS for severity in (1, 2, 3, 4, 5)]
 
 
-def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, monkeypatch):
+def test_report__the_command_shows_the_table_and_writes_the_page(study, place, capsys, monkeypatch):
     monkeypatch.setattr("nescio.report.pages.can_draw", lambda: False)
     assert main([*OPTIONS, "--store", str(place / "store"), "--output", str(place / "page")]) == 0
     assert "rAULC" in capsys.readouterr().out and (place / "page" / "index.html").is_file()
@@ -574,7 +574,7 @@ def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, m
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
+def test_shift__a_killed_run_goes_on_and_ends_alike(study, tmp_path):
     warm = Warm(tmp_path)
     try:
         small = [
@@ -605,7 +605,7 @@ def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
 # ---- reports
 
 
-def test_undertrained_methods_are_not_among_the_best(study):
+def test_table_2__undertrained_methods_are_not_among_the_best(study):
     """However high they are."""
     rows = [row | {"undertrained": None} for row in study.frame]
     for row in rows:
@@ -634,7 +634,7 @@ def test_table_2_is_the_mean_and_deviation_over_runs(study):
     assert clean[0] == clean[1]
 
 
-def test_figure_1_has_every_line_at_every_severity(study):
+def test_shifted_rows__figure_1_has_every_line_at_every_severity(study):
     own = Frame([*shift_lines.clean_rows(study.frame), *shift_lines.shifted_rows(study.frame)])
     curves = shift_lines.curves(own, "accuracy")
     assert set(curves) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
@@ -643,7 +643,7 @@ def test_figure_1_has_every_line_at_every_severity(study):
     assert curves["ddu"]["5"] == pytest.approx(rows.mean()) and len(rows) == 2 * 2
 
 
-def test_curves_of_two_datasets_stand_apart(study):
+def test_every_corruption__curves_of_two_datasets_stand_apart(study):
     fewer = [row for row in study.frame if row["shift"] != "contrast"]
     both = Frame([*study.frame, *(row | {"dataset": "npz:other.npz", "value": 0.5 * row["value"]} for row in fewer)])
     first, second, _ = reports.figure_1(both)
@@ -656,7 +656,7 @@ def test_curves_of_two_datasets_stand_apart(study):
     assert reports.story(replace(study, rows=both.rows))  # no figure has the key of another
 
 
-def test_the_story_holds_every_table_and_figure(study):
+def test_story__the_story_holds_every_table_and_figure(study):
     story = reports.story(study)
     titles = [table.title for table in tables_of(story)]
     assert len(titles) == 7 and len(figures_of(story)) == 2 + 2 * 2 + 1 + 2 * 3
@@ -664,7 +664,7 @@ def test_the_story_holds_every_table_and_figure(study):
     assert len(reports.out_of_distribution(study.frame).columns) == 1
 
 
-def test_hyper_parameters_of_one_method_can_be_fixed():
+def test_with_strength__hyper_parameters_of_one_method_can_be_fixed():
     plan = replace(PLAN, hparams=("ddu.lr=0.5", "mir.weight=3"))  # mir is not compared
     ddu, erm = (steps.plain_trial(plan, name) for name in ("ddu", "erm"))
     assert ddu == replace(steps.plain_trial(PLAN, "ddu"), hparams=replace(ddu.hparams, lr=0.5))
@@ -672,7 +672,7 @@ def test_hyper_parameters_of_one_method_can_be_fixed():
     assert lineup.with_strength(ddu, 2, 3).hparams.lr == 0.5
 
 
-def test_the_bound_of_every_layer_can_be_fixed_too():
+def test_with_strength__the_bound_of_every_layer_can_be_fixed_too():
     plain = {name: steps.plain_trial(PLAN, name) for name in ("due", "erm")}
     assert (plain["due"].spectral, plain["erm"].spectral) == (3.0, None)
     plan = replace(PLAN, hparams=("due.spectral=12", "due.lr=2", "erm.spectral=0.7"))
@@ -696,12 +696,12 @@ def test_the_bound_of_every_layer_can_be_fixed_too():
         ("due.spectral=0", "spectral"),
     ],
 )
-def test_hyper_parameters_that_do_not_exist_are_refused(word, reason):
+def test_refuse_classification__hyper_parameters_that_do_not_exist_are_refused(word, reason):
     with pytest.raises(BadInput, match=reason):
         refuse_classification("shift", "digits", PLAN.trained, (word,), PLAN.backbone, PLAN.training, None)
 
 
-def test_plain_training_reaches_what_its_networks_do_and_not_the_luckiest_of_them():
+def test_plan__plain_training_reaches_what_its_networks_do_and_not_the_luckiest_of_them():
     rows = [
         {"network": f"{members} {accuracy}", "method": "erm", "members": members, "train_accuracy": accuracy}
         for accuracy, members in ((0.42, 1), (0.44, 1), (0.50, 1), (0.41, 5))  # of five the lowest
@@ -722,7 +722,7 @@ def words_of(frame, measures):
     }
 
 
-def test_captions_say_by_what_curves_are_ranked(study):
+def test_figure_1__captions_say_by_what_curves_are_ranked(study):
     assert words_of(study.frame, {}) == {"By the native score, or by entropy if there is none.", "By entropy."}
     assert words_of(study.frame, {"native": None, "entropy": "msp"}) == {"By msp."}
     assert words_of(study.frame.where(method="ddu"), {"entropy": None}) == {"By the native score."}
@@ -730,7 +730,7 @@ def test_captions_say_by_what_curves_are_ranked(study):
     assert several == {"By the first measure of each line: entropy and density."}
 
 
-def test_every_line_has_a_curve_by_a_measure_that_it_has(study):
+def test_first_measure__every_line_has_a_curve_by_a_measure_that_it_has(study):
     """erm alone lacks the first measure of the others."""
     rows = [row | {"measure": "density"} if row["measure"] == "native" else row for row in study.frame]
     own = Frame([*shift_lines.clean_rows(Frame(rows)), *shift_lines.shifted_rows(Frame(rows))])
@@ -739,7 +739,7 @@ def test_every_line_has_a_curve_by_a_measure_that_it_has(study):
     assert set(shift_lines.curves(own, "raulc")) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
 
 
-def test_means_are_over_the_corruptions_that_every_line_has(study):
+def test_pooled_rows__means_are_over_the_corruptions_that_every_line_has(study):
     """A network that answers all images of a corruption right has no rAULC there: without it the others' mean would be
     over harder images."""
     frame = study.frame
@@ -772,14 +772,14 @@ def test_curves_are_means_over_what_every_line_has(study):
     )
 
 
-def test_a_curve_of_one_corruption_keeps_what_each_line_has(study):
+def test_curves__a_curve_of_one_corruption_keeps_what_each_line_has(study):
     """Nothing is averaged over corruptions there: a network that is always right costs its own point alone."""
     own = study.frame.where(shift=("clean", "contrast")).without(method="ddu", metric="raulc", severity=5.0)
     lines = shift_lines.curves(own, "raulc")
     assert set(lines["erm"]) == {"clean", "1", "5"} and set(lines["ddu"]) == {"clean", "1"}
 
 
-def test_lines_judged_by_other_images_are_refused(study):
+def test_table_2__lines_judged_by_other_images_are_refused(study):
     rows = [
         row | {"n": row["n"] // 2} if row["method"] == "ddu" and row["severity"] is None else row for row in study.frame
     ]
@@ -792,7 +792,7 @@ def learnt(study):
     return replace(study, networks=[row | {"undertrained": None} for row in study.networks])
 
 
-def test_the_lead_says_what_cannot_be_told_from_the_best(study):
+def test_story__the_lead_says_what_cannot_be_told_from_the_best(study):
     study = learnt(study)
     assert "not tested: two seeds." in " ".join(reports.story(study).lead)
     values = {
@@ -811,7 +811,7 @@ def test_the_lead_says_what_cannot_be_told_from_the_best(study):
     assert "erm by entropy, 0.750. It is not significantly different from deep-ensemble × 2 by" in lead
 
 
-def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
+def test_story__the_lead_says_that_the_best_has_augmentations_of_its_own(context):
     """dcu compares views of an image: what leads may be its augmentations."""
     plan = replace(PLAN, methods=("erm", "dcu"), seeds=1, strengths=1, ensemble_sizes=(), reference_accuracy=0.01)
     made = run(replace(plan, training=replace(plan.training, epochs=1)), context)
@@ -829,20 +829,20 @@ def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
     assert not run(alike, context).frame.where(own_augmentation=True)
 
 
-def test_networks_of_one_ensemble_have_titles_of_their_own():
+def test_title_of__networks_of_one_ensemble_have_titles_of_their_own():
     members = shift_trials(replace(PLAN, methods=("erm", "deep-ensemble"), ensemble_sizes=(3,)), {"erm": 0})
     titles = {title_of(trial) for trials in members for trial in trials}
     assert len(titles) == 6 and "erm, mlp, trial 0, data seed 1, initial seed 2001" in titles
 
 
 @pytest.mark.parametrize("benchmark", ["shift", "sensitivity"])
-def test_a_study_without_measures_is_refused_before_any_work(benchmark, context):
+def test_work__a_study_without_measures_is_refused_before_any_work(benchmark, context):
     known = base.registry[benchmark]
     with pytest.raises(BadInput, match="measures is empty"):
         known.run(replace(known.presets["small"], measures=()), Work(context, None))
 
 
-def test_an_ensemble_has_the_colour_of_its_method(study):
+def test_task_rows__an_ensemble_has_the_colour_of_its_method(study):
     (figure, *_) = figures_of(reports.figure_1(learnt(study).frame))
     layers = [layer["encoding"] for layer in figure.chart().to_dict()["layer"]]
     scales = [next(layer[name]["scale"] for layer in layers if name in layer) for name in ("color", "strokeDash")]
@@ -860,13 +860,13 @@ def test_table_2_says_members_and_what_plain_accuracy_is(study):
     assert "k most probable" in dict(metric_legend(["accuracy", "accuracy@5"]))["accuracy ↑"]
 
 
-def test_numbers_of_corruptions_are_written_as_words_are(study):
+def test_table_2__numbers_of_corruptions_are_written_as_words_are(study):
     assert "over two corruptions" in reports.table_2(study.frame).note
     one = study.frame.without(shift="contrast")
     assert "over one corruption" in reports.table_2(one).note
 
 
-def test_notes_say_what_is_bold_only_where_something_is(study):
+def test_undertrained__notes_say_what_is_bold_only_where_something_is(study):
     """On digits all networks of the study are undertrained."""
     assert len(shift_lines.undertrained(study.frame)) == 4
     made = [
@@ -880,7 +880,7 @@ def test_notes_say_what_is_bold_only_where_something_is(study):
     assert "Bold: the best; fewer than three seeds" in reports.table_2(trained).note
 
 
-def test_a_single_network_that_existed_has_its_name_in_the_table(study):
+def test_table_2__a_single_network_that_existed_has_its_name_in_the_table(study):
     rows = [row | {"method": "pretrained", "backbone": "resnet50@mine.pt"} for row in study.frame.where(method="ddu")]
     made = reports.table_2(Frame(rows).where(split="test"))
     assert made.index == ("method", "backbone", "measure")

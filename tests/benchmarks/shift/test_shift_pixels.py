@@ -124,7 +124,9 @@ def by_hand(plan, context, members, change=None):
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_pooled_rows_are_those_of_all_pixels_of_clean_images_and_all_levels(study, plan, context, members):
+def test_shift_pixels__pooled_rows_are_those_of_all_pixels_of_clean_images_and_all_levels(
+    study, plan, context, members
+):
     facts = {"method": ("erm", "deep-ensemble")[members - 1], "members": members, "task": "segmentation"}
     for name in plan.corruptions:
         levels = [by_hand(plan, context, members, change) for change in (None, *(Corruption(name, s) for s in (1, 5)))]
@@ -144,7 +146,7 @@ def test_pooled_rows_are_those_of_all_pixels_of_clean_images_and_all_levels(stud
                 assert found == pytest.approx(expected, abs=5e-4)
 
 
-def test_an_average_of_two_differs_from_its_members_and_has_its_mutual_information(study):
+def test_shift_pixels__an_average_of_two_differs_from_its_members_and_has_its_mutual_information(study):
     one, two = (
         value(study, method=name, shift="contrast", severity=None, metric="auroc", measure="entropy")
         for name in ("erm", "deep-ensemble")
@@ -158,7 +160,7 @@ def test_an_average_of_two_differs_from_its_members_and_has_its_mutual_informati
     assert [(row["measure"], row["members"]) for row in study.reasons if row["method"] == "erm"] == [("native", 1)]
 
 
-def test_no_pixel_is_dumped_and_a_second_run_does_nothing(study, plan, context, place):
+def test_run__no_pixel_is_dumped_and_a_second_run_does_nothing(study, plan, context, place):
     assert not (place / "store" / "predict").exists()
     before = sorted(str(path) for path in (place / "store").rglob("*"))
     again = run(plan, context)
@@ -168,14 +170,14 @@ def test_no_pixel_is_dumped_and_a_second_run_does_nothing(study, plan, context, 
     assert all("/study" in path for path in new)
 
 
-def test_a_network_of_the_store_gives_the_rows_it_had(study, plan, context):
+def test_run__a_network_of_the_store_gives_the_rows_it_had(study, plan, context):
     (trial,) = shift_trials(plan, {"erm": 0})[0]
     again = run(replace(plan, networks=(f"store:{train_step(trial).key}",)), context)
     facts = {"method": "erm", "members": 1, "shift": "contrast", "severity": None, "metric": "raulc"}
     assert value(again, **facts) == value(study, **facts, measure="entropy")
 
 
-def test_a_level_of_void_alone_costs_its_own_rows(tmp_path, recwarn):
+def test_story__a_level_of_void_alone_costs_its_own_rows(tmp_path, recwarn):
     data = write_folders(tmp_path / "set", "shift/rain/1", "shift/rain/2", "shift/sun/15")
     for path in (tmp_path / "set/shift/rain/2/labels").iterdir():
         Image.fromarray(np.full((24, 32), VOID, np.uint8)).save(path)
@@ -199,7 +201,7 @@ def test_a_level_of_void_alone_costs_its_own_rows(tmp_path, recwarn):
     assert reports.story(found)
 
 
-def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, monkeypatch, tmp_path):
+def test_groups_of__a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, monkeypatch, tmp_path):
     """Of one level: it then has no pooled row either, and every other row stays what it was."""
 
     def broken(step, store):
@@ -234,7 +236,7 @@ def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, mon
 # ---- which levels
 
 
-def test_scenes_have_shifts_of_their_own_and_corruptions_by_name():
+def test_shift_pixels__scenes_have_shifts_of_their_own_and_corruptions_by_name():
     plan = PRESETS["scenes"]
     levels = list(levels_of(plan))
     assert levels[0] == ("clean", 0.0)
@@ -246,7 +248,7 @@ def test_scenes_have_shifts_of_their_own_and_corruptions_by_name():
         levels_of(replace(plan, severities=(5,)))
 
 
-def test_folders_of_shifted_images_are_levels(tmp_path):
+def test_run__folders_of_shifted_images_are_levels(tmp_path):
     pixel = Image.fromarray(np.zeros((8, 12, 3), np.uint8)), Image.fromarray(np.zeros((8, 12), np.uint8))
     for folder in ("train", "test", "shift/sun/90", "shift/sun/-5", "shift/rain/1"):
         for kind, image in zip(("images", "labels"), pixel, strict=True):
@@ -271,7 +273,7 @@ def test_folders_of_shifted_images_are_levels(tmp_path):
     assert len(levels_of(plan)) == 1 + 15 * 5
 
 
-def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
+def test_shift_pixels__other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
     levels = levels_of(replace(plan, corruptions=(), severities=()))
     assert len(levels) == 1 + 15 * 5 and {name for name, _ in levels} == {"clean", *CORRUPTIONS}
 
@@ -293,7 +295,7 @@ def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
         ({"corruptions": ("darkness",)}, "no shift named 'darkness'"),  # of scenes alone
     ],
 )
-def test_what_cannot_be_done_is_refused_before_any_work(plan, tmp_path, change, sentence):
+def test_work__what_cannot_be_done_is_refused_before_any_work(plan, tmp_path, change, sentence):
     with pytest.raises(BadInput, match=sentence):
         run(replace(plan, **change), Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()
@@ -302,7 +304,7 @@ def test_what_cannot_be_done_is_refused_before_any_work(plan, tmp_path, change, 
 # ---- through the command
 
 
-def test_the_task_alone_starts_from_the_preset_of_the_scenes():
+def test_shift_pixels__the_task_alone_starts_from_the_preset_of_the_scenes():
     def plan_of(*words):
         args = parser_for("run").parse_args(["run", "shift", *words])
         return options_of(args, Plan, PRESETS)
@@ -323,7 +325,7 @@ def test_the_task_alone_starts_from_the_preset_of_the_scenes():
 # ---- reports and pictures
 
 
-def test_the_story_holds_table_3_the_curves_and_the_pictures(study, place):
+def test_report__the_story_holds_table_3_the_curves_and_the_pictures(study, place):
     story = reports.story(study)
     titles = [table.title for table in tables_of(story)]
     assert titles[0].startswith("Misclassification detection of pixels") and len(titles) == 1 + 2 + 1
@@ -356,7 +358,7 @@ def test_table_3_says_how_exact_its_counts_are(study):
     assert "0.004" in reports.table_3(type(study.frame)(rough)).note
 
 
-def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):
+def test_figure_3__continuous_shifts_are_figure_4_and_corruptions_figure_3(study):
     def renamed(rows, name, level):
         return [row | {"shift": name, "severity": row["severity"] and level, "shift_kind": None} for row in rows]
 
@@ -402,7 +404,7 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
     ]  # fmt: skip
 
 
-def test_tables_of_levels_mark_what_is_undertrained(study):
+def test_every_level__tables_of_levels_mark_what_is_undertrained(study):
     """However high its mIoU is, it is not bold."""
     rows = [dict(row) for row in study.frame]
     for row in rows:
@@ -419,7 +421,7 @@ def test_tables_of_levels_mark_what_is_undertrained(study):
         assert made.index == ("method", "members") and "no spread and no test" in made.note
 
 
-def test_a_folder_named_as_a_corruption_is_a_continuous_shift(tmp_path):
+def test_figure_3__a_folder_named_as_a_corruption_is_a_continuous_shift(tmp_path):
     data = write_folders(tmp_path / "set", "shift/contrast/1")
     shifts = {"corruptions": ("contrast", "motion_blur"), "severities": (1,)}
     plan = replace(PLAN, data=data, methods=("erm",), ensemble_sizes=(), **shifts)
@@ -429,7 +431,7 @@ def test_a_folder_named_as_a_corruption_is_a_continuous_shift(tmp_path):
     assert [figure.key for figure in fourth] == [f"fig4-contrast-{name}" for name in ("miou", "auroc", "raulc")]
 
 
-def test_a_level_by_the_sun_is_explained_wherever_it_stands(study):
+def test_every_level__a_level_by_the_sun_is_explained_wherever_it_stands(study):
     sentence = "The level of sun is 90 minus the sun's altitude in degrees."
     sun = {"shift": "sun", "shift_kind": None}
     rows = [row | sun if row["shift"] == "contrast" else row for row in study.frame]
@@ -446,7 +448,7 @@ def test_a_level_by_the_sun_is_explained_wherever_it_stands(study):
     assert section.intro.endswith(sentence) and sentence not in reports.about_pictures(study)
 
 
-def test_classes_stand_below_the_pictures_in_their_colours(study, plan, place):
+def test_story__classes_stand_below_the_pictures_in_their_colours(study, plan, place):
     (section,) = [section for section in reports.story(study).sections if section.link == "Pictures"]
     bars = section.blocks[-1].pictures
     classes = ImageSet(plan.data).load().classes

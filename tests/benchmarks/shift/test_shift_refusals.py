@@ -89,13 +89,13 @@ def folders(tmp_path):
         ({"methods": ("erm", "duq"), "training": replace(PLAN.training, compile=True)}, "duq cannot be compiled"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_any_work(tmp_path, change, sentence):
+def test_shift_refusals__what_cannot_be_done_is_refused_before_any_work(tmp_path, change, sentence):
     with pytest.raises(BadInput, match=sentence):
         run(replace(PLAN, **change), Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()
 
 
-def test_one_class_is_refused(tmp_path):
+def test_shift_refusals__one_class_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"one class"):
         run(replace(PLAN, data=one_class(tmp_path)), Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()
@@ -112,7 +112,7 @@ def test_one_class_is_refused(tmp_path):
     ],
 )
 @pytest.mark.parametrize("folder", ["shift/rain/2", "test", "train"])
-def test_damaged_files_are_named_before_any_training(folders, tmp_path, damage, sentence, folder):
+def test_shift_refusals__damaged_files_are_named_before_any_training(folders, tmp_path, damage, sentence, folder):
     damage(folders / folder)
     store = Store(tmp_path / "store")
     with pytest.raises(BadInput, match=sentence):
@@ -120,7 +120,7 @@ def test_damaged_files_are_named_before_any_training(folders, tmp_path, damage, 
     assert not [each for each in store.runs() if each.state == "finished"]
 
 
-def test_images_that_are_turned_by_their_tag_are_taken(folders):
+def test_refuse_unreadable__images_that_are_turned_by_their_tag_are_taken(folders):
     for number in range(2):  # as cameras do: stored on its side
         image = Image.open(folders / "test/images" / f"{number}.png").rotate(90, expand=True)
         tag = Image.Exif()
@@ -130,7 +130,7 @@ def test_images_that_are_turned_by_their_tag_are_taken(folders):
     pixels.refuse_unreadable(levels_of(replace(DENSE, data=f"maps:{folders}")).values(), None)
 
 
-def test_files_are_looked_at_once_and_not_when_all_is_done(folders, tmp_path, monkeypatch):
+def test_shift_refusals__files_are_looked_at_once_and_not_when_all_is_done(folders, tmp_path, monkeypatch):
     context = Context(Store(tmp_path / "store"), device="cpu")
     plan = replace(DENSE, data=f"maps:{folders}")
     seen = []
@@ -140,7 +140,9 @@ def test_files_are_looked_at_once_and_not_when_all_is_done(folders, tmp_path, mo
     assert run(plan, context).failures == [] and seen == [1]
 
 
-def test_a_network_of_ones_own_has_pictures_whatever_its_seed_and_is_asked_for_its_own_score(folders, tmp_path):
+def test_with_registered_names__a_network_of_ones_own_has_pictures_whatever_its_seed_and_is_asked_for_its_own_score(
+    folders, tmp_path
+):
     context = Context(Store(tmp_path / "store"), device="cpu")
     plan = replace(DENSE, data=f"maps:{folders}", methods=("ddu",), seeds=2)
     assert run(plan, context).pictures
@@ -152,7 +154,7 @@ def test_a_network_of_ones_own_has_pictures_whatever_its_seed_and_is_asked_for_i
     assert {row["shows"] for row in study.pictures} == {"image", "labels", "prediction", "uncertainty"}
 
 
-def test_a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_path):
+def test_with_registered_names__a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_path):
     context = Context(Store(tmp_path / "store"), device="cpu")
     plan = replace(DENSE, data=f"maps:{folders}")
     before = run(plan, context)
@@ -166,7 +168,7 @@ def test_a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_
     assert len(numbers(alone)) == 4 and numbers(alone) == numbers(before)
 
 
-def test_a_classifier_of_ones_own_is_asked_for_its_own_score(tmp_path):
+def test_shift_refusals__a_classifier_of_ones_own_is_asked_for_its_own_score(tmp_path):
     context = Context(Store(tmp_path / "store"), device="cpu")
     run(replace(PLAN, methods=("ddu",)), context)
     ((trial,),) = shift_trials(replace(PLAN, methods=("ddu",)), {"ddu": 0})
@@ -176,18 +178,18 @@ def test_a_classifier_of_ones_own_is_asked_for_its_own_score(tmp_path):
         run(replace(asked, measures=("kernel",)), context)
 
 
-def test_a_rehearsal_counts_what_follows_training(tmp_path):
+def test_shift_refusals__a_rehearsal_counts_what_follows_training(tmp_path):
     stages, rehearsal = rehearse(PLAN, Context(Store(tmp_path / "store"), device="cpu"))
     assert sorted(stages) == ["evaluate", "predict", "predict", "train"]  # clean images, and one corruption
     assert not (tmp_path / "store").exists() and rehearsal.rows == []
 
 
-def test_a_rehearsal_counts_pixels_too(tmp_path, folders):
+def test_shift_refusals__a_rehearsal_counts_pixels_too(tmp_path, folders):
     stages, _ = rehearse(replace(DENSE, data=f"maps:{folders}"), Context(Store(tmp_path / "store"), device="cpu"))
     assert sorted(stages) == ["count", "count", "count", "evaluate", "evaluate", "train"]  # rows, and pictures
 
 
-def test_sizes_of_ensembles_are_numbers_or_none():
+def test_shift_refusals__sizes_of_ensembles_are_numbers_or_none():
     assert plan_of("--ensemble-sizes", "none").ensemble_sizes == () and plan_of(
         "--ensemble-sizes", "2,5"
     ).ensemble_sizes == (2, 5)
@@ -196,7 +198,7 @@ def test_sizes_of_ensembles_are_numbers_or_none():
     assert caught.value.option == "--ensemble-sizes"
 
 
-def test_all_methods_are_those_that_can_segment(tmp_path, folders):
+def test_shift_refusals__all_methods_are_those_that_can_segment(tmp_path, folders):
     from nescio.methods import classifiers
 
     plan = replace(DENSE, data=f"maps:{folders}", methods=tuple(classifiers()))
@@ -205,7 +207,7 @@ def test_all_methods_are_those_that_can_segment(tmp_path, folders):
     assert any(note.startswith("Not among all methods") and "dcu" in note for note in rehearsal.notes)
 
 
-def test_an_unknown_shift_names_those_of_the_data(folders):
+def test_shift_refusals__an_unknown_shift_names_those_of_the_data(folders):
     shutil.copytree(folders / "shift/rain", folders / "shift/sun")
     for data, own in ((f"maps:{folders}", "rain, sun"), ("scenes@32", "darkness, fog, rain")):
         with pytest.raises(BadInput, match=f"no shift named 'snoww'. There are: {own}, gaussian_noise"):
@@ -213,7 +215,7 @@ def test_an_unknown_shift_names_those_of_the_data(folders):
 
 
 @pytest.mark.parametrize("augment", ["full", "shift"])
-def test_augmentations_that_label_maps_do_not_have_are_refused(folders, tmp_path, augment):
+def test_shift_refusals__augmentations_that_label_maps_do_not_have_are_refused(folders, tmp_path, augment):
     plan = replace(DENSE, data=f"maps:{folders}", training=replace(DENSE.training, augment=augment))
     with pytest.raises(BadInput, match="none or crop-flip"):
         run(plan, Context(Store(tmp_path / "store"), device="cpu"))

@@ -99,7 +99,7 @@ def row(study, **facts):
 # ---- which trials
 
 
-def test_trials_are_the_product_and_the_first_is_the_defaults():
+def test_trials_of__trials_are_the_product_and_the_first_is_the_defaults():
     plan = replace(PLAN, backbones=("mlp", "conv"), spectral_bounds=(None, 5.0), methods=tuple(registry))
     trials = steps.trials_of(plan)
     assert len(trials) == len(set(trials)) == len(registry) * 2 * 2 * 3 * 2
@@ -115,7 +115,7 @@ def test_trials_are_the_product_and_the_first_is_the_defaults():
     assert len({r for (name, _), each in hparam_sets.items() if name == "erm" for r in each}) == 3
 
 
-def test_a_new_field_moves_no_other_draw(monkeypatch):
+def test_trials_of__a_new_field_moves_no_other_draw(monkeypatch):
     before = {t.trial: t.hparams for t in steps.trials_of(replace(PLAN, methods=("mixup",)))}
 
     @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def test_a_new_field_moves_no_other_draw(monkeypatch):
     assert {each.fresh for each in after.values()} != {0.5}
 
 
-def test_the_paper_preset_is_the_paper():
+def test_uimnet__the_paper_preset_is_the_paper():
     """UIMNET §7: ten trials, three data seeds, ResNet-18 and -50, SGD, 100 epochs of 256, rate ÷ 10 every 30 epochs."""
     plan = uimnet.PRESETS["paper"]
     assert (plan.data, plan.backbones, plan.spectral_bounds) == ("imagenet", ("resnet18", "resnet50"), (None, 5.0))
@@ -149,7 +149,7 @@ def planned(*words):
     return options_of(parser.parse_args(words), Plan, PRESETS)
 
 
-def test_options_reach_the_plan():
+def test_with_names__options_reach_the_plan():
     words = "--data cifar10 --methods erm,mimo --backbones mlp,conv --spectral-bounds none,3 --trials 4 --search optuna"
     words += (
         " --seeds 1 --classes 0-2,5 --ood-classes 7 --no-oracle --epochs 9 --batch-size 32 --lr 0.2 --step-epochs 4"
@@ -186,7 +186,7 @@ def test_options_reach_the_plan():
     assert steps.with_names(planned("--methods", "erm,mimo,erm"), None).methods == ("erm", "mimo")
 
 
-def test_the_command_of_a_finished_plan_gives_it_again(study):
+def test_command_of__the_command_of_a_finished_plan_gives_it_again(study):
     plan = instance_of(Plan, json.loads(json.dumps(study.plan)))
     assert plan == PLAN
     words = command_of(plan, ("nescio", "run", "uimnet"), PRESETS).split()
@@ -216,7 +216,7 @@ def test_the_command_of_a_finished_plan_gives_it_again(study):
         ("--log paper", "--log tensorboard:DIR wandb:PROJECT"),
     ],
 )
-def test_bad_input_is_one_sentence_before_any_work(words, names, tmp_path, capsys):
+def test_run__bad_input_is_one_sentence_before_any_work(words, names, tmp_path, capsys):
     code = main(["run", "uimnet", "--workers", "0", "--store", str(tmp_path / "store"), *words.split()])
     err = capsys.readouterr().err
     assert code == 2 and all(name in err for name in names.split()) and len(err.splitlines()) == 1
@@ -224,7 +224,7 @@ def test_bad_input_is_one_sentence_before_any_work(words, names, tmp_path, capsy
 
 
 @pytest.mark.parametrize("words", ["--augment warp", "--optimizer sgdd", "--precision half", "--lr much"])
-def test_a_word_that_is_none_is_one_sentence(words, tmp_path, capsys):
+def test_run__a_word_that_is_none_is_one_sentence(words, tmp_path, capsys):
     assert main(["run", "uimnet", "--store", str(tmp_path / "store"), *words.split()]) == 2
     err = capsys.readouterr().err
     assert words.split()[1] in err and len(err.splitlines()) == 1
@@ -233,7 +233,7 @@ def test_a_word_that_is_none_is_one_sentence(words, tmp_path, capsys):
 # ---- what is said on the way
 
 
-def test_every_network_is_heard_of_when_it_is_there(study, heard, context):
+def test_trials_of__every_network_is_heard_of_when_it_is_there(study, heard, context):
     """Those who watch hear of the start, and of every network's validation NLL and cost."""
     first = [each for each in heard if each[0] == "train and predict"]
     assert first[0][:5] == ("train and predict", 0, 0, 14, None) and first[-1][1:4] == (14, 0, 14)
@@ -248,7 +248,7 @@ def test_every_network_is_heard_of_when_it_is_there(study, heard, context):
 # ---- guided search
 
 
-def test_a_guided_study_runs_and_finds_itself_finished(context, monkeypatch):
+def test_run__a_guided_study_runs_and_finds_itself_finished(context, monkeypatch):
     pytest.importorskip("optuna")
     plan = replace(PLAN, methods=("erm",), search="optuna", trials=2, seeds=1, oracle=False)
     first = run(plan, context)
@@ -257,7 +257,7 @@ def test_a_guided_study_runs_and_finds_itself_finished(context, monkeypatch):
     assert run(plan, context).rows == first.rows
 
 
-def test_a_guided_trial_that_failed_stops_nothing(tmp_path, monkeypatch):
+def test_run__a_guided_trial_that_failed_stops_nothing(tmp_path, monkeypatch):
     """One of two trials diverges: the other is selected, and the failure is listed."""
     pytest.importorskip("optuna")
     fit = training.fit
@@ -293,7 +293,7 @@ def selected(rows, notes=None):
     return groups
 
 
-def test_selection_is_by_the_mean_validation_nll_over_data_seeds(study, context):
+def test_best_averages__selection_is_by_the_mean_validation_nll_over_data_seeds(study, context):
     trials = steps.trials_of(PLAN)
     groups = selected(study.rows)
     for name in PLAN.methods:
@@ -308,7 +308,7 @@ def test_selection_is_by_the_mean_validation_nll_over_data_seeds(study, context)
             assert all(t.data_seed == seed for g in found for t in g.trials)
 
 
-def test_selection_never_looks_at_a_single_seed(study):
+def test_best_averages__selection_never_looks_at_a_single_seed(study):
     """Planted: trial 2 is the best of seed 0, trial 1 the best on average."""
     values = {0: (0.5, 0.5), 1: (0.4, 0.4), 2: (0.1, 0.9)}
     base = dict.fromkeys(study.rows[0]) | {"evaluation": "search", "split": "val", "metric": "nll", "calibrated": False}
@@ -318,7 +318,7 @@ def test_selection_never_looks_at_a_single_seed(study):
     assert {tuple(t.trial for t in g.trials) for g in groups} == {(1,), (1, 0)}
 
 
-def test_where_trials_failed_no_group_stands_twice(study):
+def test_trials_of__where_trials_failed_no_group_stands_twice(study):
     """With one trial left the best two are the best one: averaged with itself it would pretend to have two seeds."""
     rows = [r for r in study.rows if r["evaluation"] == "search" and r["trial"] == 0]
     notes = []
@@ -330,7 +330,7 @@ def test_where_trials_failed_no_group_stands_twice(study):
 # ---- calibration
 
 
-def test_each_member_is_calibrated_on_its_own_validation_answers_before_the_average(study, context):
+def test_trial_step__each_member_is_calibrated_on_its_own_validation_answers_before_the_average(study, context):
     trials = steps.trials_of(PLAN)
     alive = {t: steps.read_calibration(steps.trial_step(t, NEW, None), context.store)["temperature"] for t in trials}
     for t, temperature in alive.items():
@@ -356,7 +356,7 @@ def test_each_member_is_calibrated_on_its_own_validation_answers_before_the_aver
         assert row(study, **line, metric="accuracy") == (mean.argmax(1) == labels).mean()
 
 
-def test_calibration_of_single_networks_changes_no_answer_and_helps(study):
+def test_uimnet__calibration_of_single_networks_changes_no_answer_and_helps(study):
     for name in PLAN.methods:
         for seed in range(2):
             line = {"method": name, "members": 1, "data_seed": seed, "split": "test"}
@@ -366,7 +366,7 @@ def test_calibration_of_single_networks_changes_no_answer_and_helps(study):
 
 
 @pytest.mark.parametrize(("right", "reason"), [(True, "right"), (False, "wrong")])
-def test_a_network_without_a_temperature_says_the_right_reason(right, reason, study):
+def test_uncalibrated_notes__a_network_without_a_temperature_says_the_right_reason(right, reason, study):
     labels = np.arange(60) % 6
     logits = 4 * np.eye(6)[labels if right else (labels + 1) % 6]
     temperature, why = calibration.temperature_or_reason(
@@ -382,7 +382,7 @@ def test_a_network_without_a_temperature_says_the_right_reason(right, reason, st
 # ---- measures
 
 
-def test_the_jacobian_is_exact_where_the_plan_asks_for_it(study, context):
+def test_line_step__the_jacobian_is_exact_where_the_plan_asks_for_it(study, context):
     assert any("jacobian" in note and "exact" in note for note in study.notes)  # of six classes
     group = lineup.average(steps.trials_of(PLAN)[:1], None)
     for exact in (False, True):
@@ -397,7 +397,7 @@ def entropy(p):
     return -(p * np.log(np.maximum(p, 1e-300))).sum(-1)
 
 
-def test_an_ensembles_native_score_is_the_divergence_of_its_members(study, context):
+def test_trials_of__an_ensembles_native_score_is_the_divergence_of_its_members(study, context):
     """Of members, not of passes: MC-dropout's ten passes are averaged inside each member."""
     for name in PLAN.methods:
         trials = [t for t in steps.trials_of(PLAN) if (t.method, t.data_seed) == (name, 1)]
@@ -414,13 +414,13 @@ def test_an_ensembles_native_score_is_the_divergence_of_its_members(study, conte
         assert found == pytest.approx(metrics.auroc(both, new), abs=1e-3)
 
 
-def test_native_scores_of_single_networks_are_their_own(study):
+def test_uimnet__native_scores_of_single_networks_are_their_own(study):
     natives = {r["method"] for r in study.rows if r["measure"] == "native" and r["members"] == 1}
     assert natives == {"mc-dropout"}  # ERM has none
     assert any(each["measure"] == "native" and each["method"] == "erm" for each in study.reasons)
 
 
-def test_the_gmm_is_fitted_on_validation_rows_with_their_shares(study, context):
+def test_gmm__the_gmm_is_fitted_on_validation_rows_with_their_shares(study, context):
     """u = −log Σ_c λ_c N(φ; μ_c, Σ_c) of the validation rows, not of the training rows (UIMNET §4)."""
     groups = selected(study.rows)
     for group in (g for g in groups if (g.trial.method, g.trial.data_seed) == ("erm", 0)):
@@ -442,7 +442,7 @@ def test_the_gmm_is_fitted_on_validation_rows_with_their_shares(study, context):
         assert row(study, **line, metric="out_as_out", split="out") == (u["out"] > cut).mean()
 
 
-def test_the_threshold_is_the_quantile_of_the_validation_rows(study, context):
+def test_trials_of__the_threshold_is_the_quantile_of_the_validation_rows(study, context):
     groups = selected(study.rows)
     (group,) = [g for g in groups if (g.trial.method, g.trial.data_seed, len(g.trials)) == ("erm", 1, 1)]
     u = {split: entropy(probs(dump(group.trial, split, context).logits)) for split in ("val", "test", "out")}
@@ -452,13 +452,13 @@ def test_the_threshold_is_the_quantile_of_the_validation_rows(study, context):
     assert row(study, **line, metric="out_as_out", split="out") == pytest.approx((u["out"] > cut).mean(), abs=2e-3)
 
 
-def test_an_ensemble_has_the_parameters_of_all_its_members(study):
+def test_uimnet__an_ensemble_has_the_parameters_of_all_its_members(study):
     one = {r["method"]: r["params"] for r in study.frame if r["members"] == 1}
     two = {(r["method"], r["params"]) for r in study.frame if r["members"] == 2}
     assert two == {(name, 2 * one[name]) for name in PLAN.methods} and min(one.values()) > 0
 
 
-def test_every_measure_meets_every_metric(study):
+def test_uimnet__every_measure_meets_every_metric(study):
     found = {
         (r["measure"], r["metric"])
         for r in study.rows
@@ -472,7 +472,7 @@ def test_every_measure_meets_every_metric(study):
 # ---- the oracle
 
 
-def test_the_oracle_is_told_what_is_outside(study, context):
+def test_oracle_trials__the_oracle_is_told_what_is_outside(study, context):
     oracles = [r for r in study.rows if r["method"] == "oracle"]
     assert sorted({r["metric"] for r in oracles}) == ["auroc", "in_as_in", "out_as_out"] and len(oracles) == 6
     assert {r["dataset"] for r in oracles} == {"digits"}
@@ -497,7 +497,7 @@ def test_the_oracle_is_told_what_is_outside(study, context):
 # ---- tables
 
 
-def test_the_tables_are_means_and_deviations_of_the_rows(study):
+def test_table_2__the_tables_are_means_and_deviations_of_the_rows(study):
     (table,) = reports.table_2(study.frame)
     assert table.index == ("algorithm", "k", "calibration") and len(table.rows) == 2 * 2 * 2
     lines = dict(table.rows)
@@ -512,7 +512,7 @@ def test_the_tables_are_means_and_deviations_of_the_rows(study):
                     assert cell.n == 2
 
 
-def test_the_appendix_has_a_table_for_every_size_and_every_measure(study):
+def test_table_3__the_appendix_has_a_table_for_every_size_and_every_measure(study):
     """The paper prints one size and one measure; all of them are made (appendices A and B)."""
     large = [r | {"backbone": "conv"} for r in study.rows if r["method"] != "oracle"]
     frame = replace(study, rows=study.rows + large).frame
@@ -525,7 +525,7 @@ def test_the_appendix_has_a_table_for_every_size_and_every_measure(study):
         assert titles == [f"Out-of-distribution results, {size}, measure {measure}" for size in ("mlp", "conv")]
 
 
-def test_main_effects_are_relative_changes_of_means(study):
+def test_effects__main_effects_are_relative_changes_of_means(study):
     table = reports.effects(study.frame)
     changes = []
     for name in PLAN.methods:
@@ -540,7 +540,7 @@ def test_main_effects_are_relative_changes_of_means(study):
     assert cells["calibration (raw → calibrated)",][2].value == pytest.approx(fmean(changes))
 
 
-def test_the_plot_has_a_point_for_every_network(study, context):
+def test_nll_against_auc__the_plot_has_a_point_for_every_network(study, context):
     points = reports.nll_against_auc(study.frame)
     assert len(points) == 2 * 3 * 2
     trial = next(t for t in steps.trials_of(PLAN) if (t.method, t.trial, t.data_seed) == ("erm", 2, 1))
@@ -579,7 +579,7 @@ def two_scores():
     registry._parts.pop("two-scores")
 
 
-def test_every_score_of_a_method_is_a_measure_from_training_to_a_row(two_scores, tmp_path):
+def test_trials_of__every_score_of_a_method_is_a_measure_from_training_to_a_row(two_scores, tmp_path):
     context = Context(Store(tmp_path), device="cpu")
     names = ("native", "length", "height", "entropy")
     plan = replace(
@@ -608,7 +608,7 @@ def test_every_score_of_a_method_is_a_measure_from_training_to_a_row(two_scores,
 # ---- again, and more of it
 
 
-def test_a_new_measure_over_a_finished_study_asks_no_network(study, context, monkeypatch):
+def test_measure__a_new_measure_over_a_finished_study_asks_no_network(study, context, monkeypatch):
     @measures.measure("plain", needs=("logits",))
     def second(predictions):
         """Second largest probability: a measure that was written after the study."""
@@ -633,7 +633,7 @@ def test_a_new_measure_over_a_finished_study_asks_no_network(study, context, mon
     } >= {"auroc"}
 
 
-def test_a_study_is_told_again_from_the_store(study, context):
+def test_uimnet__a_study_is_told_again_from_the_store(study, context):
     kept = [read_study(run.folder) for run in context.store.runs() if run.stage == "study"]
     assert any(each.rows == study.rows and each.plan["trials"] == 3 for each in kept)
 
@@ -643,7 +643,7 @@ def test_a_study_is_told_again_from_the_store(study, context):
 DIVIDED = replace(PLAN, classes=None, ood_classes=None, methods=("erm",), trials=1, seeds=1, oracle=False)
 
 
-def test_classes_are_divided_once_and_the_tree_is_kept(tmp_path, monkeypatch):
+def test_run__classes_are_divided_once_and_the_tree_is_kept(tmp_path, monkeypatch):
     plan, context = replace(DIVIDED, partition_features="pixels"), Context(Store(tmp_path), device="cpu")
     first = run(plan, context)
     inside, outside = first.plan["classes"], first.plan["ood_classes"]
@@ -654,7 +654,7 @@ def test_classes_are_divided_once_and_the_tree_is_kept(tmp_path, monkeypatch):
     assert run(plan, context).rows == first.rows
 
 
-def test_a_reference_network_divides_by_its_features(tmp_path):
+def test_reference__a_reference_network_divides_by_its_features(tmp_path):
     from nescio import datasets
     from nescio.datasets.partition import class_means, imagenot
 
@@ -668,7 +668,7 @@ def test_a_reference_network_divides_by_its_features(tmp_path):
     assert (found["classes"], found["ood_classes"]) == (expected.inside, expected.outside)
 
 
-def test_a_reference_network_that_fails_is_said(tmp_path, monkeypatch):
+def test_run__a_reference_network_that_fails_is_said(tmp_path, monkeypatch):
     def broken(*_):
         raise training.Diverged("The loss became nan in epoch 1; a smaller learning rate may help.")
 
@@ -677,7 +677,7 @@ def test_a_reference_network_that_fails_is_said(tmp_path, monkeypatch):
         run(replace(DIVIDED, partition_features="reference"), Context(Store(tmp_path), device="cpu"))
 
 
-def test_what_cannot_be_done_is_refused():
+def test_uimnet__what_cannot_be_done_is_refused():
     for field, value in (("partition_features", "sounds"), ("search", "luck")):
         with pytest.raises(BadInput, match=f"Plan.{field}.*'{value}'"):
             replace(PLAN, **{field: value})
@@ -696,7 +696,7 @@ def test_what_cannot_be_done_is_refused():
         (("--partition", "{partition}", "--data", "npz:nothing.npz"), "nothing.npz"),
     ],
 )
-def test_what_no_trial_could_do_is_refused_before_any_work(words, sentence, tmp_path, capsys):
+def test_imagenot__what_no_trial_could_do_is_refused_before_any_work(words, sentence, tmp_path, capsys):
     partition = tmp_path / "imagenot.json"
     assert main(["imagenot", "--data", "digits", "--output", str(partition)]) == 0
     capsys.readouterr()
@@ -707,7 +707,7 @@ def test_what_no_trial_could_do_is_refused_before_any_work(words, sentence, tmp_
     assert not (tmp_path / "store").exists()
 
 
-def test_a_partition_file_says_which_classes_are_in(tmp_path, capsys):
+def test_imagenot__a_partition_file_says_which_classes_are_in(tmp_path, capsys):
     from nescio.datasets.partition import Partition
 
     path = tmp_path / "p.json"

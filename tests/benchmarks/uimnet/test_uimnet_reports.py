@@ -141,13 +141,13 @@ def test_table_2_marks_the_best_mean_of_every_column() -> None:
         assert any(cell.best for cell in column)
 
 
-def test_label_columns_that_tell_nothing_apart_are_left_out() -> None:
+def test_table_2__label_columns_that_tell_nothing_apart_are_left_out() -> None:
     rows = [r for r in rows_of() if r["spectral"] is None and r["evaluation"] == "scorecard" and r["members"] == 1]
     (table,) = reports.table_2(Frame(rows))
     assert table.index == ("algorithm", "calibration")
 
 
-def test_main_effects_are_mean_relative_changes_of_pairs() -> None:
+def test_effects__main_effects_are_mean_relative_changes_of_pairs() -> None:
     rows = []
     for method, raw in (("a", 0.10), ("b", 0.40)):
         for calibrated in (False, True):
@@ -163,14 +163,14 @@ def test_main_effects_are_mean_relative_changes_of_pairs() -> None:
     assert "AUC ↑" not in shown
 
 
-def test_a_spectral_norm_of_one_is_no_calibration() -> None:
+def test_effects__a_spectral_norm_of_one_is_no_calibration() -> None:
     rows = [row(method="a", spectral=s, metric="nll", value=v) for s, v in ((None, 1.0), (1.0, 3.0))]
     table = reports.effects(Frame(rows))
     shown = line(table, "spectral norm (off → 1)")
     assert len(table.rows) == 1 and str(shown["NLL ↓"]) == "+200.0 %" and not shown["NLL ↓"].best
 
 
-def test_measures_are_ranked_over_what_has_them() -> None:
+def test_heat_cells__measures_are_ranked_over_what_has_them() -> None:
     frame = Frame(rows_of())
     table = reports.ranking(frame)
     values = {labels[0]: cell.value for (labels, head), cell in table.cells().items() if head == "AUC ↑"}
@@ -181,7 +181,7 @@ def test_measures_are_ranked_over_what_has_them() -> None:
     assert all(cell["n"] == 8 for cell in heat) and len(heat) == 8
 
 
-def test_the_first_table_holds_calibrated_single_networks_without_ablations() -> None:
+def test_overview__the_first_table_holds_calibrated_single_networks_without_ablations() -> None:
     rows = rows_of()
     table = reports.overview(Frame(rows))
     facts = {"method": "erm", "members": 1, "calibrated": True, "spectral": None, "metric": "accuracy"}
@@ -192,13 +192,13 @@ def test_the_first_table_holds_calibrated_single_networks_without_ablations() ->
     assert len(reports.overview(Frame(only)).rows) == len(METHODS)
 
 
-def test_a_point_of_the_plot_is_a_trained_network() -> None:
+def test_nll_against_auc__a_point_of_the_plot_is_a_trained_network() -> None:
     points = reports.nll_against_auc(Frame(rows_of()))
     assert len(points) == len(METHODS) * 2 * 2
     assert len({(point["name"], point["about"]) for point in points}) == len(points)
 
 
-def test_figures_hold_their_points_under_the_names_of_their_axes() -> None:
+def test_networks__figures_hold_their_points_under_the_names_of_their_axes() -> None:
     frame = Frame(rows_of())
     networks, heat, methods = reports.networks(frame), reports.heat(frame), reports.methods(frame)
     assert networks and heat and methods
@@ -207,7 +207,7 @@ def test_figures_hold_their_points_under_the_names_of_their_axes() -> None:
     assert [point["as"] for point in methods.points] == ["one network"] * 3 + ["ensemble of 5"] * 3
 
 
-def test_rows_that_hold_nothing_make_no_report() -> None:
+def test_table_3__rows_that_hold_nothing_make_no_report() -> None:
     empty = Frame()
     made = [reports.overview(empty), reports.effects(empty), reports.ranking(empty), *reports.table_2(empty)]
     assert not any(made) and not reports.table_3(empty).options
@@ -216,7 +216,7 @@ def test_rows_that_hold_nothing_make_no_report() -> None:
     assert set(report_names("uimnet")) == names
 
 
-def test_the_lead_says_what_was_done_and_what_came_out() -> None:
+def test_plan__the_lead_says_what_was_done_and_what_came_out() -> None:
     text = " ".join(reports.story(study_of()).lead)
     assert text.startswith("Three methods") and "six classes" in text and "four OOD classes" in text
     assert "erm, 0.9" in text and "oracle 0.99" in text and "failed" in text
@@ -224,7 +224,7 @@ def test_the_lead_says_what_was_done_and_what_came_out() -> None:
     assert bare.startswith("Three methods") and "some classes" in bare
 
 
-def test_the_lead_names_winners_with_what_data_seeds_can_tell() -> None:
+def test_plan__the_lead_names_winners_with_what_data_seeds_can_tell() -> None:
     """A paired t-test over data seeds; measures are compared over the same lines, which `native` is not."""
     close = [
         row | {"value": row["value"] - 0.002 * (row["method"] == "mixup") * (row["data_seed"] - 0.9)}
@@ -248,7 +248,7 @@ def test_the_lead_names_winners_with_what_data_seeds_can_tell() -> None:
 # ---- the files
 
 
-def test_the_folder_holds_everything_and_gives_the_study_back(folder: Path, tmp_path: Path) -> None:
+def test_plan__the_folder_holds_everything_and_gives_the_study_back(folder: Path, tmp_path: Path) -> None:
     names = {
         "index.html",
         "manifest.json",
@@ -268,7 +268,7 @@ def test_the_folder_holds_everything_and_gives_the_study_back(folder: Path, tmp_
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
 
 
-def test_latex_has_a_column_for_each_ablation(folder: Path) -> None:
+def test_uimnet_reports__latex_has_a_column_for_each_ablation(folder: Path) -> None:
     text = (folder / "tables.tex").read_text()
     assert r"algorithm & k & calibration & spectral norm & AUC $\uparrow$" in text
     assert r"\begin{tabular}{llllrrr}" in text and r"\addlinespace" in text and r" $\pm$ " in text
@@ -278,7 +278,7 @@ def test_latex_has_a_column_for_each_ablation(folder: Path) -> None:
     assert not re.search(r"(?<!\\)%", text)
 
 
-def test_csv_holds_every_cell(folder: Path) -> None:
+def test_plan__csv_holds_every_cell(folder: Path) -> None:
     with (folder / "tables.csv").open() as file:
         entries = list(csv.DictReader(file))
     assert len(entries) == sum(len(table.cells()) for table in tables_of(reports.story(study_of())))
@@ -288,7 +288,7 @@ def test_csv_holds_every_cell(folder: Path) -> None:
 # ---- the command
 
 
-def test_studies_of_one_benchmark_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan__studies_of_one_benchmark_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two halves and what both have, each row once; the page is that of the whole and names both commands."""
     halves = [[each for each in rows_of() if each["method"] in methods] for methods in (METHODS[:2], METHODS[1:])]
     one, two = study_of(halves[0]), study_of(halves[1], trials=7)
@@ -319,7 +319,7 @@ def test_studies_of_one_benchmark_are_joined(tmp_path: Path, capsys: pytest.Capt
     assert "erm, conv, digits" in capsys.readouterr().err and not (tmp_path / "no").exists()
 
 
-def test_report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
+def test_uimnet_reports__report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     code = "import sys; from nescio.cli import main; c = main(sys.argv[1:]); sys.exit(c or 'torch' in sys.modules)"
     command = [sys.executable, "-c", code, "report", str(folder / "rows.parquet"), "--output", str(tmp_path / "again")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -328,7 +328,7 @@ def test_report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "again" / "index.html").read_bytes() == (folder / "index.html").read_bytes()
 
 
-def test_report_takes_the_newest_study_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan__report_takes_the_newest_study_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from nescio.work.store import Store
 
     assert main(["report", str(tmp_path / "nowhere")]) == 2 and "There is no store" in capsys.readouterr().err
@@ -357,7 +357,7 @@ def test_report_takes_the_newest_study_of_a_store(tmp_path: Path, capsys: pytest
 # ---- the page
 
 
-def test_the_page_opens_with_what_a_newcomer_understands(folder: Path) -> None:
+def test_plan__the_page_opens_with_what_a_newcomer_understands(folder: Path) -> None:
     text = (folder / "index.html").read_text()
     reader = Reader(text)
     assert re.findall(r"<h2>(.*?)</h2>", text[: text.index("<script")]) == [
@@ -382,7 +382,7 @@ def test_the_page_opens_with_what_a_newcomer_understands(folder: Path) -> None:
         assert all(str(cell) in reader.cells for cell in table.cells().values())
 
 
-def test_a_browser_draws_the_study_and_turns_its_panes(folder: Path, tmp_path: Path) -> None:
+def test_uimnet_reports__a_browser_draws_the_study_and_turns_its_panes(folder: Path, tmp_path: Path) -> None:
     play = """<script>addEventListener("load", async () => {
       const wait = ms => new Promise(done => setTimeout(done, ms));
       await wait(1500);
@@ -421,7 +421,7 @@ def test_a_browser_draws_the_study_and_turns_its_panes(folder: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_thirty_methods_and_names_that_look_like_markup(tmp_path: Path) -> None:
+def test_story_of__thirty_methods_and_names_that_look_like_markup(tmp_path: Path) -> None:
     methods = (NASTY, *(f"method-{number}" for number in range(29)))
     rows = rows_of(methods, tuple(f"measure {number}" for number in range(9)), ("small", "large"))
     study = Study(benchmark="uimnet", version=1, rows=rows, failures=[Failure(NASTY, NASTY)], notes=[NASTY])
@@ -434,14 +434,14 @@ def test_thirty_methods_and_names_that_look_like_markup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_screenshots_for_a_person_to_look_at(folder: Path, tmp_path: Path, scheme: str) -> None:
+def test_uimnet_reports__screenshots_for_a_person_to_look_at(folder: Path, tmp_path: Path, scheme: str) -> None:
     picture = tmp_path / f"{scheme}.png"
     flags = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
     browse(folder / "index.html", f"--screenshot={picture}", *flags, folder=tmp_path)
     assert picture.stat().st_size > 50_000
 
 
-def test_the_defaults_stand_beside_the_selected_trial() -> None:
+def test_plan__the_defaults_stand_beside_the_selected_trial() -> None:
     """Two methods whose networks are the same at the defaults differ by the trial that was drawn and selected."""
     rows = []
     for method, (second, third) in {"erm": (0.30, 0.30), "rnd": (0.60, 0.30)}.items():
@@ -464,7 +464,7 @@ def test_the_defaults_stand_beside_the_selected_trial() -> None:
     assert any(block.title == table.title for block in tables_of(reports.story(study)))
 
 
-def test_a_deep_ensemble_is_a_line_of_the_first_table_and_of_the_lead():
+def test_plan__a_deep_ensemble_is_a_line_of_the_first_table_and_of_the_lead():
     rows = rows_of(("erm", "mixup", "deep-ensemble"))
     rows = [row for row in rows if row["method"] != "deep-ensemble" or row["members"] == 5]
     table = reports.overview(Frame(rows))

@@ -103,7 +103,7 @@ def dump(network, context, images):
 # ---- what is measured
 
 
-def test_results_of_a_network_follow_from_its_predictions(study, context):
+def test_url__results_of_a_network_follow_from_its_predictions(study, context):
     own = network(study, context)
     test = dump(own, context, ImageSet("part:digits#7-9", "all_ood"))
     assert set(test.labels.tolist()) == {7, 8, 9}
@@ -132,7 +132,7 @@ def test_downstream_keeps_the_test_classes_of_a_set_divided_by_classes(plan, pla
     assert (found.val, found.test) == ((2, 3), (4, 5))
 
 
-def test_note_tied_names_a_constant_score(study, plan, context, monkeypatch):
+def test_run__note_tied_names_a_constant_score(study, plan, context, monkeypatch):
     assert not any("one value" in note for note in study.notes)
     dead = replace(
         plan, methods=("elk",), annotated=(), trials=1, seeds=1, checkpoints=1, shots=(), upper_bound=False, bootstrap=0
@@ -143,7 +143,7 @@ def test_note_tied_names_a_constant_score(study, plan, context, monkeypatch):
     assert all(name in note for name in ("inverse_kappa of elk", "upstream", "digits"))
 
 
-def test_crops_and_human_votes_of_a_network(study, context, votes):
+def test_crop__crops_and_human_votes_of_a_network(study, context, votes):
     own = network(study, context, "simclr")
     images = ImageSet(f"part:{votes}#0-3", "all_ood")
     whole, crop = (dump(own, context, replace(images, change=change)) for change in (None, Crop()))
@@ -154,7 +154,7 @@ def test_crops_and_human_votes_of_a_network(study, context, votes):
     assert value(study, **facts, metric="crop_agreement") == pytest.approx(np.mean(u_crop > u))
 
 
-def test_upstream_rows_and_costs(study, context):
+def test_table_1__upstream_rows_and_costs(study, context):
     own = network(study, context)
     test = dump(own, context, ImageSet("digits", "test", (0, 1, 2, 3, 4)))
     right = test.logits[:, 0].argmax(1) == test.labels
@@ -173,7 +173,7 @@ def test_upstream_rows_and_costs(study, context):
 # ---- what is chosen
 
 
-def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study):
+def test_chosen_trials__networks_are_chosen_by_validation_classes_once_by_each_criterion(study):
     for method, measure in (("erm", "entropy"), ("simclr", "norm")):
         val = {"method": method, "split": "val", "data_seed": 0, "target": "digits", "evaluation": "transfer"}
         areas = [value(study, **val, trial=trial, metric="r_auroc", measure=measure) for trial in (0, 1)]
@@ -254,7 +254,7 @@ def url_study(plan, context, monkeypatch):
 
 
 @pytest.mark.parametrize(("goal", "trials"), [(30.0, 15), (1.0, 12)])
-def test_search_is_extended_beyond_a_bound_with_the_best_value(url_study, monkeypatch, goal, trials):
+def test_url_study__search_is_extended_beyond_a_bound_with_the_best_value(url_study, monkeypatch, goal, trials):
     """The best learning rate is `goal`, beyond or inside the range from 0.3 to 3."""
     evaluated = []
 
@@ -269,7 +269,7 @@ def test_search_is_extended_beyond_a_bound_with_the_best_value(url_study, monkey
     assert (best.hparams.lr > 3.0) == (trials > 12)
 
 
-def test_search_without_validation_classes_uses_the_first_score(url_study, monkeypatch):
+def test_url_study__search_without_validation_classes_uses_the_first_score(url_study, monkeypatch):
     """A method is ranked by its first score, whatever the others reach on test classes."""
     seen = []
 
@@ -286,7 +286,9 @@ def test_search_without_validation_classes_uses_the_first_score(url_study, monke
 
 
 @pytest.mark.parametrize(("recall", "chosen"), [(0.09, False), (0.11, True)])
-def test_search_with_one_trial_skips_a_network_below_the_minimum_recall(url_study, monkeypatch, recall, chosen):
+def test_columns_of__search_with_one_trial_skips_a_network_below_the_minimum_recall(
+    url_study, monkeypatch, recall, chosen
+):
     def finish(study, trials):
         columns = lineup.columns_of(trials[0]) | {
             "target": "x",
@@ -303,7 +305,7 @@ def test_search_with_one_trial_skips_a_network_below_the_minimum_recall(url_stud
     assert bool(study.search()) == chosen and bool(study.work.notes) != chosen
 
 
-def test_subject_has_the_trained_classes_upstream(url_study, plan):
+def test_average__subject_has_the_trained_classes_upstream(url_study, plan):
     trial = steps.trial_of(replace(plan, classes=(5, 6, 7, 8, 9)), ("erm", "mlp"), methods["erm"].hparams_class(), 0)
     images = url_study(networks=("store:3f2a",)).subject(lineup.average([trial], None)).test_images
     assert set(images.load().labels.tolist()) == {0, 1, 2, 3, 4} and images.classes == (5, 6, 7, 8, 9)
@@ -326,7 +328,7 @@ def test_downstream_omits_the_classes_of_a_network_of_the_store(plan, learnt, va
         steps.downstream("digits", given, None, [every])
 
 
-def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path, plan):
+def test_ranking_scores__training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path, plan):
     """Of three; what is embedded further, and learns further, are the weights of that epoch."""
     budget = replace(plan.training, epochs=3, lr=0.02)
     early = replace(
@@ -363,7 +365,7 @@ def test_trial_of_has_the_fixed_hyper_parameters(plan):
 
 
 @pytest.mark.parametrize("name", ["short", "scratch"])
-def test_presets_with_reduced_budgets_have_every_method(name):
+def test_url__presets_with_reduced_budgets_have_every_method(name):
     reduced = PRESETS[name]
     assert set(reduced.methods) == {*PAPER, "losspred-order"} and (reduced.trials, reduced.seeds) == (1, 2)
     assert reduced.training.optimizer == "adamw" and reduced.training.augment == "full"
@@ -385,7 +387,7 @@ def test_further_training_starts_from_the_network_and_omits_test_images(plan, co
     assert len(set(few.column("n"))) == 1  # the same test images, with and without labels learnt
 
 
-def test_many_shot_trains_on_test_classes(study):
+def test_url__many_shot_trains_on_test_classes(study):
     many = study.frame.where(evaluation="many-shot", metric="recall_at_1")
     assert set(many.unique("method")) == {"erm"} and set(many.unique("data_seed")) == {0, 1}
     assert many.unique("dataset") == ["digits"]
@@ -394,7 +396,7 @@ def test_many_shot_trains_on_test_classes(study):
 # ---- reports
 
 
-def test_reports_have_every_figure_and_the_table_of_the_paper(study):
+def test_url__reports_have_every_figure_and_the_table_of_the_paper(study):
     assert set(report_names("url")) >= FIGURES
     empty = {name for name in FIGURES if not find_report(f"url/{name}").blocks(study.frame)}
     assert empty == {"fig8"}  # no transformer was trained
@@ -402,7 +404,7 @@ def test_reports_have_every_figure_and_the_table_of_the_paper(study):
     assert find_report("url/fig8").blocks(Frame(shown)) and not find_report("url/fig7").blocks(Frame(shown))
 
 
-def test_results_have_means_over_seeds_and_significance_marks():
+def test_over_seeds__results_have_means_over_seeds_and_significance_marks():
     def rows(method, values, half):
         facts = {
             "method": method,
@@ -441,7 +443,7 @@ def test_results_have_means_over_seeds_and_significance_marks():
     assert "not tested" in " ".join(reports._lead(single)) and bold(single) == {"a"}
 
 
-def test_the_interval_of_a_mean_over_sets_is_narrower_than_theirs():
+def test_interval__the_interval_of_a_mean_over_sets_is_narrower_than_theirs():
     """Images of two sets are drawn apart: the variance of their mean is a quarter of the sum."""
     rng = np.random.default_rng(0)
     drawn = {"x": 0.6 + 0.03 * rng.normal(size=20000), "y": 0.7 + 0.04 * rng.normal(size=20000)}
@@ -456,7 +458,7 @@ def test_the_interval_of_a_mean_over_sets_is_narrower_than_theirs():
     assert reports._interval(Frame(row for row in rows if row["target"] == "x")) == pytest.approx(ends["x"])
 
 
-def test_methods_stand_in_one_order_in_all_figures(study):
+def test_networks__methods_stand_in_one_order_in_all_figures(study):
     frame = Frame(reversed(study.frame.rows))
     order = list(reports.chosen_trials(frame, "recall_at_1"))
     for quantities in ((reports.RECALL, reports.AREA), (("crop_agreement", "upstream"), reports.AREA)):
@@ -464,7 +466,7 @@ def test_methods_stand_in_one_order_in_all_figures(study):
         assert [key for key, _ in points.group_by("method", "backbone")] == order
 
 
-def test_correlations_of_figures_are_those_of_their_points(study):
+def test_networks__correlations_of_figures_are_those_of_their_points(study):
     quantities = ("r_auroc", "upstream"), ("r_auroc", "test")
     points = reports.networks(reports.network_values(study.frame, quantities), *quantities)
     assert len(points) == len({tuple(p[name] for name in reports.NETWORK) for p in points}) >= 4
@@ -494,7 +496,7 @@ def test_story_has_all_figures_and_tables(study):
 # ---- the command
 
 
-def test_a_second_run_trains_nothing_and_gives_the_same_rows(study, plan, context, monkeypatch):
+def test_run__a_second_run_trains_nothing_and_gives_the_same_rows(study, plan, context, monkeypatch):
     monkeypatch.setattr(training.steps, "fit", None)
     assert run(plan, context).rows == study.rows
 
@@ -503,7 +505,7 @@ HERE = ("--bootstrap", "0", "--workers", "0", "--device", "cpu")
 WORDS = ("--backbones", "mlp", "--epochs", "1", "--no-upper-bound", *HERE)
 
 
-def test_from_the_command_line_to_the_page(tmp_path, capsys):
+def test_url__from_the_command_line_to_the_page(tmp_path, capsys):
     words = ["run", "url", "--methods", "mc-dropout", "--trials", "1", "--seeds", "1", "--shots", "1", *WORDS]
     assert main([*words, "--store", str(tmp_path / "store"), "--output", str(tmp_path / "page")]) == 0
     assert "R-AUROC ↑" in capsys.readouterr().out
@@ -515,7 +517,7 @@ def test_from_the_command_line_to_the_page(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["ddu", "byol"])
-def test_methods_without_classes_or_with_densities_are_evaluated(name, tmp_path, plan):
+def test_ranking_scores__methods_without_classes_or_with_densities_are_evaluated(name, tmp_path, plan):
     tiny = replace(plan, methods=(name,), trials=1, seeds=1, shots=(), upper_bound=False, annotated=(), bootstrap=0)
     found = run(tiny, Context(Store(tmp_path), device="cpu"))
     assert found.failures == []
@@ -525,11 +527,11 @@ def test_methods_without_classes_or_with_densities_are_evaluated(name, tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(methods))
-def test_every_method_is_evaluated(name, tmp_path, plan):
-    test_methods_without_classes_or_with_densities_are_evaluated(name, tmp_path, plan)
+def test_url__every_method_is_evaluated(name, tmp_path, plan):
+    test_ranking_scores__methods_without_classes_or_with_densities_are_evaluated(name, tmp_path, plan)
 
 
-def test_existing_networks_are_evaluated_without_training(tmp_path, capsys):
+def test_retrieval__existing_networks_are_evaluated_without_training(tmp_path, capsys):
     file = checkpoint(tmp_path / "net.safetensors", "test_resnet", num_classes=1000)
     data, other = pack(tmp_path / "val.npz", 12, 1000), pack(tmp_path / "other.npz", 12, 3, "test", 1)
     words = ["run", "url", "--data", f"npz:{data}", "--downstream", f"npz:{other}", "--validation-share", "0"]
@@ -547,7 +549,7 @@ def test_existing_networks_are_evaluated_without_training(tmp_path, capsys):
     assert line[0] == ("pretrained", "entropy")
 
 
-def test_preset_paper_has_the_budget_of_the_paper():
+def test_budget__preset_paper_has_the_budget_of_the_paper():
     paper = PRESETS["paper"]
     assert paper.methods == PAPER and len(PAPER) == 11 and (paper.trials, paper.seeds, paper.min_recall) == (10, 3, 0.1)
     assert (paper.downstream, paper.input_sizes) == (("cub200", "cars196", "sop"), (224, 256))
@@ -590,12 +592,12 @@ def test_plan_refuses(change, sentence):
         ({"measures": ("entropie",)}, "entropie"),
     ],
 )
-def test_refused_before_any_work(plan, context, change, sentence):
+def test_run__refused_before_any_work(plan, context, change, sentence):
     with pytest.raises(BadInput, match=sentence):
         run(replace(plan, **change), context)
 
 
-def test_classes_that_an_existing_network_was_trained_on_are_refused():
+def test_refuse_trained_classes__classes_that_an_existing_network_was_trained_on_are_refused():
     group = lineup.average([replace(small_trial("erm"), classes=(0, 1, 2, 3))], None)
     steps.refuse_trained_classes("digits", {5, 6}, None, [group])
     with pytest.raises(BadInput, match=r"Class 3 .*erm.* digits#4-9"):

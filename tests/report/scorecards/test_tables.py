@@ -70,7 +70,7 @@ def test_scorecard_blocks_collapse_calibrated_rankings() -> None:
     ]
 
 
-def test_scorecard_blocks_mark_unreliable_calibrations() -> None:
+def test_scorecard_tables__scorecard_blocks_mark_unreliable_calibrations() -> None:
     tables = scorecard_tables(sample_rows(), "few rows")
     assert tables[0].columns == ("raw", UNRELIABLE)
     assert f"{MISCLASSIFICATION}: {UNRELIABLE}" in {table.title for table in tables}

@@ -51,7 +51,7 @@ class Benchmark:
     """A plan, the function that runs its steps, and the reports of its rows."""
 
     name: str
-    version: int  # a change that moves numbers raises it; rows carry it
+    version: int  # raised by every change of numbers; a column of all rows
     plan: type  # a dataclass whose fields are options
     run: Callable[[Any, Work], Any]  # may return the plan with open fields filled in
     presets: Mapping[str, DataclassInstance]
@@ -184,7 +184,7 @@ def kept(store: Store) -> list[KeptRun]:
 
 
 def _number(run: KeptRun) -> float:
-    """The number of a stored study; infinite if it cannot be read."""
+    """The number of a stored study; infinity if it cannot be read."""
     try:
         number = read_json(run.folder / ENV).get("number", 0)
     except (OSError, ValueError):

@@ -28,19 +28,19 @@ from nescio.trials import Trial
 from nescio.work.dry_run import Cost, Expected
 from nescio.work.steps import Context, Step
 
-SHORT = 3.0  # seconds of an estimated epoch up to which one is measured
-PREDICTION, EVALUATION = 0.06, 0.08  # seconds of a step of one core, whatever its size
-FILE_READ, SCORED = 0.006, 2e-5  # … and of each file that an evaluation reads, and of each row and measure
-JUDGED = 1.2e-7  # seconds of each logit of a pretrained network, raw and calibrated
-RESAMPLES, COMPARED = 1000, 3e-9  # of a comparison of models, and seconds of each row, model and resample
-RANKED = 5e-8  # seconds of each row and resample of the intervals of one model
-LOADED, DECODED = 0.4, 0.0055  # seconds of a pretrained network; of an image of 500 × 375
-STORY = 3.0  # seconds of a page with its charts
-RESAMPLED = 1e-7  # seconds of each row, measure and resample
-VIEWS = 8  # augmented copies of an image that probes predict
-EXACT = 16  # classes up to which probes take the whole Jacobian
-BACKWARD = 3  # a training step is a forward pass and a backward one, which is twice as long
-PACES = {  # share of plain training's pace, by method
+SHORT = 3.0  # estimated seconds of an epoch, up to which one epoch is measured
+PREDICTION, EVALUATION = 0.06, 0.08  # fixed seconds of a step on one core
+FILE_READING, SCORING = 0.006, 2e-5  # seconds per file that an evaluation reads; per row and measure
+LOGIT_EVALUATION = 1.2e-7  # seconds per logit of a pretrained network, raw and calibrated
+RESAMPLES, COMPARISON = 1000, 3e-9  # resamples of a comparison of models; seconds per row, model and resample
+INTERVAL = 5e-8  # seconds per row and resample for intervals of one model
+LOADING, DECODING = 0.4, 0.0055  # seconds per pretrained network; per image of 500 × 375
+STORY = 3.0  # seconds per page with charts
+RESAMPLING = 1e-7  # seconds per row, measure and resample
+VIEWS = 8  # number of augmented copies of an image for probes
+EXACT = 16  # number of classes up to which probes compute the whole Jacobian
+BACKWARD = 3  # cost of a training step in forward passes: one forward, and a backward pass that costs two
+PACES = {  # method → training speed relative to plain training
     "soft-labels": 0.9,
     "mc-dropout": 0.9,
     "deep-ae": 0.9,
@@ -99,7 +99,7 @@ def arithmetic(name: str, channels: int, shape: tuple[int, int], dense: bool = F
 
 
 def training_seconds(machine: Machine, network: Arithmetic, images: float, method: str = "erm") -> float:
-    """Seconds of training on a number of images, each counted once per epoch."""
+    """Seconds of training on a number of images, counted once per epoch."""
     return images * BACKWARD * network.operations / machine.training / PACES.get(method, 1.0)
 
 
@@ -117,7 +117,7 @@ def clock_of(device: str) -> str:
 
 
 def estimated(step: Step, context: Context) -> Cost | None:
-    """The cost of a step; None if unknown: for networks that are not timm's, and for unknown stages."""
+    """The cost of a step; None for networks that timm does not have, and for unknown stages."""
     if isinstance(step, Expected):
         return step.cost
     if isinstance(step.config, Trial):
@@ -131,8 +131,8 @@ def estimated(step: Step, context: Context) -> Cost | None:
     if not isinstance(images, ImageSet) or not isinstance(output_spec, OutputSpec):
         return None
     trial = next((parent.config for parent in step.parents if isinstance(parent, Step)), None)
-    loaded = images.load(context.root, context.store)
-    classes = len(loaded.dataset.classes)
+    image_set = images.load(context.root, context.store)
+    classes = len(image_set.dataset.classes)
     try:
         if isinstance(trial, Trial):
             classes = len(trial.classes or datasets.load(trial.data, context.root).classes)
@@ -143,8 +143,8 @@ def estimated(step: Step, context: Context) -> Cost | None:
     except BadInput:
         return None
     width = classes * ("logits" in output_spec.fields) + network.width * ("embeddings" in output_spec.fields)
-    size = len(loaded) * width * (2 if output_spec.dtype == "float16" else 4)
-    return Cost(PREDICTION + predicting_seconds(machine_of(context.device), network, len(loaded)), size)
+    size = len(image_set) * width * (2 if output_spec.dtype == "float16" else 4)
+    return Cost(PREDICTION + predicting_seconds(machine_of(context.device), network, len(image_set)), size)
 
 
 # ---- pretrained networks
@@ -158,23 +158,23 @@ def pretrained_prediction(network: Network, images: int, output_spec: OutputSpec
     except BadInput:
         return None
     width = network.classes + arithmetic_of_view.width * ("embeddings" in output_spec.fields)
-    seconds = LOADED + predicting_seconds(machine_of(device), arithmetic_of_view, images)
+    seconds = LOADING + predicting_seconds(machine_of(device), arithmetic_of_view, images)
     return Cost(seconds, images * width * (2 if output_spec.dtype == "float16" else 4))
 
 
 def decoding(images: int, view: View) -> Cost:
     """Cost of preprocessing images for a view."""
-    return Cost(images * DECODED, images * view.bytes)
+    return Cost(images * DECODING, images * view.bytes)
 
 
 def evaluating(images: int, classes: int) -> Cost:
     """Cost of the evaluation of a pretrained network's predictions."""
-    return Cost(EVALUATION + images * (classes * JUDGED + 2 * RESAMPLES * RANKED), 20_000)
+    return Cost(EVALUATION + images * (classes * LOGIT_EVALUATION + 2 * RESAMPLES * INTERVAL), 20_000)
 
 
 def comparing(images: int, models: int) -> Cost:
     """Cost of a paired bootstrap of models, by one metric."""
-    return Cost(EVALUATION + images * models * RESAMPLES * COMPARED, 20_000)
+    return Cost(EVALUATION + images * models * RESAMPLES * COMPARISON, 20_000)
 
 
 # ---- networks that are trained here
@@ -208,19 +208,19 @@ def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
 def _train_once(trial: Trial, context: Context) -> tuple[float, float]:
     short = replace(trial, kept=(), training=replace(trial.training, epochs=1))
     runtime = runtime_for(context.device).with_precision(trial.training.precision)
-    started, worked = time.monotonic(), time.process_time()
+    start_time, start_processor_time = time.monotonic(), time.process_time()
     try:
         _, facts = fit(short, datasets.load(trial.data, context.root), runtime, None, math.inf, None, context.store)
     except (BadInput, RuntimeError):  # the training itself states the reason
         return 0.0, 0.0
-    seconds, share = time.monotonic() - started, 1.0
+    seconds, share = time.monotonic() - start_time, 1.0
     if runtime.device.type == "cpu":  # time of other processes does not count
-        share = min(1.0, (time.process_time() - worked) / seconds)
+        share = min(1.0, (time.process_time() - start_processor_time) / seconds)
     return share * (seconds - facts["seconds"]), share * facts["seconds"]
 
 
 def waking() -> float:
-    """Seconds that the first measured training of the process took more than others."""
+    """Additional seconds of the first measured training of the process."""
     first, *others = _epochs.values() or [(0.0, 0.0)]
     return max(0.0, sum(first) - sum(others[0])) if others else 0.0
 
@@ -228,11 +228,11 @@ def waking() -> float:
 def _evaluation_cost(step: Step, context: Context) -> Cost:
     """Cost of reading predictions, and of every row, measure and resample."""
     config = step.config
-    read = [parent for parent in step.parents if isinstance(parent, Step) and "images" in _config(parent)]
-    rows = sum(_count(parent.config["images"], context) for parent in read)
+    prediction_steps = [parent for parent in step.parents if isinstance(parent, Step) and "images" in _config(parent)]
+    rows = sum(_count(parent.config["images"], context) for parent in prediction_steps)
     names = max(1, len(config.get("measures") or ()))
-    scored = rows * names * (SCORED + RESAMPLED * (config.get("bootstrap") or 0))
-    return Cost(EVALUATION + FILE_READ * len(read) + scored, 20_000)
+    scoring_seconds = rows * names * (SCORING + RESAMPLING * (config.get("bootstrap") or 0))
+    return Cost(EVALUATION + FILE_READING * len(prediction_steps) + scoring_seconds, 20_000)
 
 
 def _probing(step: Step, context: Context) -> Cost | None:
@@ -258,7 +258,7 @@ def _rows_of(images: ImageSet, root: str | None) -> int:
 
 
 def _count(images: object, context: Context) -> int:
-    """Number of images of a set, or of several; a change of images leaves it as it is."""
+    """Number of images of a set, or of several; a change of images has no effect on it."""
     if isinstance(images, (list, tuple)):
         return sum(_count(each, context) for each in images)
     return _rows_of(replace(images, change=None, view=None), context.root) if isinstance(images, ImageSet) else 0

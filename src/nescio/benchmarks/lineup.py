@@ -191,7 +191,7 @@ def best_averages(trials: Iterable[Trial], sizes: Sequence[int], rows: Iterable[
     numbers = sorted({number for _, number, _ in of_number})
     seeds = sorted({seed for _, _, seed in of_number})
     values = [row for row in rows if (row["split"], row["metric"]) == ("val", "nll")]
-    chosen: dict[tuple[Trial, ...], None] = {}
+    groups: dict[tuple[Trial, ...], None] = {}
     for size in sorted({min(size, len(numbers)) for size in sizes}):
         best = Selection()
         if work.is_dry_run and len(values) < len(of_number):
@@ -201,10 +201,10 @@ def best_averages(trials: Iterable[Trial], sizes: Sequence[int], rows: Iterable[
         work.add_notes(*best.notes)
         for line, best_numbers in best.items():
             for seed in seeds:
-                chosen[tuple(of_number[line, number, seed] for number in best_numbers)] = None
+                groups[tuple(of_number[line, number, seed] for number in best_numbers)] = None
     if max(sizes) > len(numbers):
         work.add_notes(f"With {len(numbers)} trials per method, ensembles have up to {len(numbers)} members.")
-    return [average(members, work.context.root) for members in chosen]
+    return [average(members, work.context.root) for members in groups]
 
 
 def line_of(trial: Trial) -> tuple[str, str, float | None]:
@@ -343,8 +343,8 @@ def with_strength(trial: Trial, number: int, count: int, default: bool = False) 
         return trial
     method = methods[trial.method]
     values = list(method.strength_grid(count))
-    if default and (present := strength_of(trial)):
-        values[min(range(count), key=lambda index: abs(math.log(values[index] / present)))] = present
+    if default and (strength := strength_of(trial)):
+        values[min(range(count), key=lambda index: abs(math.log(values[index] / strength)))] = strength
     value = values[number]
     if method.strength_hparam == "spectral":
         return replace(trial, trial=number, spectral=value)
@@ -357,10 +357,12 @@ def refuse_fixed_strengths(names: Sequence[str], fixed: Iterable[str]) -> None:
         method = methods[name]
         if method.strength_hparam is None and method.varied_hparam() not in searched(method.hparams_class):
             raise BadInput(f"{name} has no regularisation strength that could be varied, and no weight decay either.")
-    for word in fixed:
-        name, field, _ = HyperParameter.parse(word)
+    for assignment in fixed:
+        name, field, _ = HyperParameter.parse(assignment)
         if name in methods and methods[name].name in names and field == methods[name].varied_hparam():
-            raise BadInput(f"Plan.hparams has {word}, but {field} is the strength of {name} that is varied. Omit it.")
+            raise BadInput(
+                f"Plan.hparams has {assignment}, but {field} is the strength of {name} that is varied. Omit it."
+            )
 
 
 def strength_of(trial: Trial) -> float | None:
@@ -440,16 +442,16 @@ def existing(
     for name, network in zip(names, networks, strict=True):
         if same_classes and network.trial and not same_images(network.trial.data, data, root):
             refuse_other_classes(name, network.trial, data, root)
-    shared: Row = {"dataset": data, "members": 1}
+    common_columns: Row = {"dataset": data, "members": 1}
     columns = [
-        columns_of(network.trial) | (shared if same_classes else {})
+        columns_of(network.trial) | (common_columns if same_classes else {})
         if network.trial
-        else shared | {"task": "classification", "method": "pretrained", "backbone": network.name}
+        else common_columns | {"task": "classification", "method": "pretrained", "backbone": network.name}
         for network in networks
     ]
-    named = [(line["method"], line["backbone"]) for line in columns]
-    for name, line, pair in zip(names, columns, named, strict=True):
-        if named.count(pair) > 1:  # seeds of one line would be averaged, and these are different networks
+    line_names = [(line["method"], line["backbone"]) for line in columns]
+    for name, line, pair in zip(names, columns, line_names, strict=True):
+        if line_names.count(pair) > 1:  # seeds of one line would be averaged, and these are different networks
             line["method"] = f"{line['method']} {name}"
     return [NetworkGroup((network,), line) for network, line in zip(networks, columns, strict=True)]
 
@@ -475,10 +477,10 @@ def mark_undertrained(networks: Sequence[Row], reference: float | None) -> list[
     reference  training accuracy of plain training (default: the median of the single networks of erm)
     """
     trained = [entry for entry in networks if entry.get("train_accuracy") is not None]
-    plain = [entry["train_accuracy"] for entry in trained if (entry["method"], entry["members"]) == (MEMBER, 1)]
+    accuracies = [entry["train_accuracy"] for entry in trained if (entry["method"], entry["members"]) == (MEMBER, 1)]
     notes = []
-    if reference is None and plain:
-        reference = median(plain)  # the best would make a method at chance look undertrained
+    if reference is None and accuracies:
+        reference = median(accuracies)  # the best would make a method at chance look undertrained
         notes = [f"Reference accuracy: {reference:.3f}, the median training accuracy of {MEMBER}."]
     if reference is None:
         return ["No network is marked as undertrained: no reference accuracy is known."] if trained else []

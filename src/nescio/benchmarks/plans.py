@@ -17,8 +17,8 @@ from nescio.specs import HyperParameter
 from nescio.trials import Training, Trial, spectral_target
 
 DEEP_ENSEMBLE = "deep-ensemble"
-MEMBER = "erm"  # the method of its networks
-SEED_STRIDE = 1000  # between the initial seeds of its networks; repeated trainings have the seeds in between
+MEMBER = "erm"  # method of the networks of a deep ensemble
+SEED_STRIDE = 1000  # step between initial seeds of an ensemble's networks; repeated trainings use the seeds between
 MINIMA = {"seeds": 1, "trials": 1, "limit": 1, "seed": 0}  # field → smallest value
 MAXIMA = {"seeds": SEED_STRIDE, "trials": 100_000, "ensemble_sizes": 1000}  # field → largest value
 SPECTRAL = "spectral"  # not a field of hyper-parameters: the layers of every method can be bounded
@@ -60,7 +60,7 @@ class NetworkPlan(Validated):
             HyperParameter.parse(text)
         preprocessing = fields.get("preprocessing")
         if preprocessing and preprocessing.set_fields and not fields["networks"]:
-            raise BadInput(f"Preprocessing.{preprocessing.set_fields[0]} is of no effect without networks that exist.")
+            raise BadInput(f"Preprocessing.{preprocessing.set_fields[0]} has no effect without existing networks.")
         accuracy = fields.get("reference_accuracy")
         if accuracy is not None and not 0 < accuracy <= 1:
             raise BadInput(f"Plan.reference_accuracy is {accuracy:g}: it must be above 0 and at most 1.")
@@ -115,7 +115,7 @@ def with_fixed_hparams(trial: Trial, texts: Iterable[str]) -> Trial:
     bounds = [setting.value for setting in settings if setting.field == SPECTRAL]
     if len(bounds) > 1:
         raise BadInput(f"spectral of {trial.method} is given twice.")
-    if bounds and hasattr(trial.hparams, "bound"):  # results would name one of two bounds
+    if bounds and hasattr(trial.hparams, "bound"):  # results have a column for one bound only
         raise BadInput(f"{trial.method} has a bound of its own: write {trial.method}.bound={bounds[0]}.")
     pairs = [(setting.field, setting.value) for setting in settings if setting.field != SPECTRAL]
     hparams = with_values(trial.hparams, pairs, trial.method)

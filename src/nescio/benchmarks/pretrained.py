@@ -20,13 +20,13 @@ from nescio.report.tables import NumberFormat, Table, percents, table_from_recor
 from nescio.rows import FACTS, NetworkFacts, Row, RowBuilder
 
 PRETRAINED = "pretrained"  # method of networks that were not trained here
-USUAL, ENTROPY = "msp", "entropy"
-LEAST = 3  # models of a family whose correlation is shown
+USUAL, ENTROPY = "msp", "entropy"  # default measure; entropy
+LEAST = 3  # minimum number of models in a family with a correlation
 LEAST_SHARE = 0.02  # minimum span of an axis of shares
-TOP = 20  # models in the first table
+TOP = 20  # number of models in the first table
 ALL = "all models"
 PARAMS = "parameters"
-PLACE = ("target", "severity", "coverage", "criterion")  # columns that tell rows of one metric and measure apart
+PLACE = ("target", "severity", "coverage", "criterion")  # columns that distinguish rows of one metric and measure
 CHANGE = percents(2, sign=True)
 RHO = NumberFormat(".2f")
 UNDER_DROPOUT = "predictions under dropout (the variant mc-dropout; `nescio zoo --dropout 0.2` for models of timm)"
@@ -34,8 +34,8 @@ COUNTERPART = (
     "a model and the same network without its training regime, by timm's names, such as "
     "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k"
 )
-Values = Mapping[str, float]  # model → a number, of those that have it
-Intervals = Mapping[str, tuple[float, float]]  # model → the ends of its interval
+Values = Mapping[str, float]  # model → a number; models without it are absent
+Intervals = Mapping[str, tuple[float, float]]  # model → limits of its interval
 
 
 # ---- rows of one model
@@ -61,7 +61,7 @@ class ModelRows(RowBuilder):
 
 
 def config_of(model: ModelPredictions, facts: Iterable[str], plan: object, settings: Iterable[str]) -> Row:
-    """What decides the numbers of one model: its facts that become rows, and fields of the plan."""
+    """Configuration that determines the numbers of one model: its facts, and fields of the plan."""
     numbers = {name: model.fact_as_number(name) for name in ("params", *facts)}
     config = {"model": model.model, "data": model.data, "facts": numbers}
     return config | {name: getattr(plan, name) for name in settings}
@@ -132,12 +132,12 @@ def best_of(values: Values) -> str | None:
 
 
 def correlation(a: Values, b: Values) -> float | None:
-    """Spearman's ρ over the models that have both; None for fewer than three, or where one of them never varies."""
+    """Spearman's ρ over the models that have both; None for fewer than three, or if one of them is constant."""
     return Frame({"a": value, "b": b.get(name)} for name, value in a.items()).correlation("a", "b")
 
 
 def correlations(models: Collection[str], pairs: Mapping[str, tuple[Values, Values]]) -> list[Row]:
-    """A line for all models and one for each family of at least LEAST: how many, and ρ of every pair of numbers."""
+    """Rows of all models and of each family of at least LEAST: number of models, ρ of every pair of numbers."""
     groups = {ALL: models} | {
         name: members for name, members in families.by_family(models).items() if len(members) >= LEAST
     }
@@ -158,7 +158,7 @@ def models_table(
     most: int | None = None,
     intervals: Mapping[str, Intervals] | None = None,
 ) -> Table:
-    """One line per model, the highest in `order` first; `most`: only so many.
+    """Table with one line per model, the highest in `order` first, and at most `most` lines.
 
     columns    head → the numbers of models, and what they mean
     intervals  head → 95 % intervals of the numbers
@@ -167,15 +167,17 @@ def models_table(
     rows: list[Row] = [
         {"model": name} | {head: values.get(name) for head, (values, _) in columns.items()} for name in names
     ]
-    for head, around in (intervals or {}).items():
+    for head, limits in (intervals or {}).items():
         for name, row in zip(names, rows, strict=True):
-            row.update(zip(interval_columns(head), around.get(name, ()), strict=False))
-    first = f"The {most} best of {len(names)}" if most and len(names) > most else ""
+            row.update(zip(interval_columns(head), limits.get(name, ()), strict=False))
+    limit_note = f"The {most} best of {len(names)}" if most and len(names) > most else ""
     meanings = [meaning for values, meaning in columns.values() if values]
     brackets = "In brackets: 95 % intervals" if any((intervals or {}).values()) else ""
-    note = ". ".join(filter(None, (first, *meanings, brackets)))
-    whole = table_from_records(rows, title, "model", format=percents(), formats={"params": format_millions}, note=note)
-    return whole.head(most) if most else whole
+    note = ". ".join(filter(None, (limit_note, *meanings, brackets)))
+    full_table = table_from_records(
+        rows, title, "model", format=percents(), formats={"params": format_millions}, note=note
+    )
+    return full_table.head(most) if most else full_table
 
 
 # ---- clouds of models
@@ -183,10 +185,10 @@ def models_table(
 
 @dataclass(frozen=True)
 class Axis:
-    """A number of models, and what it is called.
+    """Numbers of models on an axis, with the axis label.
 
-    around  intervals of the numbers, where there are some
-    least   what the axis spans at least, so that it does not magnify noise; where intervals are wider, twice the widest
+    around  intervals of the numbers; empty if there are none
+    least   minimum span of the axis, so that noise is not magnified; at least twice the widest interval
     """
 
     label: str
@@ -207,7 +209,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A report that shows two numbers of many models: names of the benchmark's axes, and the words around them.
+    """A scatter plot of two numbers of many models: names of its axes, title and caption.
 
     most    families that have colours, the largest ones (None: all of LEAST models or more)
     better  which x is better, lower or higher: a dashed line joins the models that no other one beats
@@ -231,25 +233,25 @@ class Cloud:
         colours: Mapping[str, str] | None = None,
         links: Sequence[tuple[str, str]] = (),
     ) -> Figure | None:
-        """The figure of those models that have both numbers, if there are two of them or more.
+        """The figure of the models that have both numbers; None for fewer than two.
 
         colours  model → the name of its colour, of those that are shown (default: all, by family)
         links    pairs of models with a line between them
         """
         x, y = axes[self.x], axes[self.y]
-        placed = [name for name in models.sizes if name in x.values and name in y.values]
-        colours = family_colours(placed, self.most) if colours is None else colours
+        complete_models = [name for name in models.sizes if name in x.values and name in y.values]
+        colours = family_colours(complete_models, self.most) if colours is None else colours
         points: dict[str, Row] = {
             name: {"name": colours[name], "model": name, "family": families.paper_name(families.family(name))}
             | {x.label: x.values[name], y.label: y.values[name], **x.ends(name), **y.ends(name)}
             | {PARAMS: models.sizes[name], "distilled": regimes.distilled(name)}
-            for name in placed
+            for name in complete_models
             if name in colours
         }
-        if len(placed) < 2 or not points:
+        if len(complete_models) < 2 or not points:
             return None
-        every = [(x.values[name], y.values[name]) for name in placed]
-        best = pareto_front(every, self.better == "lower") if self.better else []
+        positions = [(x.values[name], y.values[name]) for name in complete_models]
+        best = pareto_front(positions, self.better == "lower") if self.better else []
         marks, lines = list(points.values()), [(points[a], points[b]) for a, b in links]
         sentences = {
             self.caption: True,
@@ -260,20 +262,20 @@ class Cloud:
                 bool(x.around or y.around) and len(marks) <= NAMED_POINTS
             ),
         }
-        look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
-        look |= {"spans": (0.0 if self.x == PARAMS else x.span, y.span)}
-        tips = {"model": "model", "family": "family"}
+        options: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
+        options |= {"spans": (0.0 if self.x == PARAMS else x.span, y.span)}
+        tooltips = {"model": "model", "family": "family"}
         caption = " ".join(text for text, applies in sentences.items() if applies)
-        return scatter_figure(self.name, self.title, caption, marks, x.label, y.label, tips, **look)
+        return scatter_figure(self.name, self.title, caption, marks, x.label, y.label, tooltips, **options)
 
 
 def family_colours(models: Iterable[str], most: int | None = None) -> dict[str, str]:
     """Model → its family, if that is one of the `most` largest of LEAST models or more; the others are grey."""
     members = families.by_family(models)
-    large = [family for family, models_of_family in members.items() if len(models_of_family) >= LEAST]
-    named = (large or list(members))[: most or len(members)]
+    large_families = [family for family, models_of_family in members.items() if len(models_of_family) >= LEAST]
+    coloured = (large_families or list(members))[: most or len(members)]
     return {
-        name: family if family in named else OTHERS
+        name: family if family in coloured else OTHERS
         for family, models_of_family in members.items()
         for name in models_of_family
     }
@@ -290,19 +292,21 @@ def page(
     sections: Sequence[tuple[str, str, Sequence[str]]],
 ) -> Story:
     """A story whose sections are named reports, the best models by `scores` first, and all of them last."""
-    frame, every = study.frame, scores(study.frame, None)
+    frame, all_models = study.frame, scores(study.frame, None)
     parts: list[SectionSpec] = [(link, title, _blocks(study, names)) for link, title, names in sections]
     link, title, first, *_ = parts[0]
     parts[0] = link, title, [scores(frame, TOP), *first]
-    parts.append(("All models", "All models", [Details("Every model", [every])] if len(every.rows) > TOP else []))
+    parts.append(
+        ("All models", "All models", [Details("Every model", [all_models])] if len(all_models.rows) > TOP else [])
+    )
     title = question if unnamed(study) else f"{question} on {study.data}"
     return story_of(study, title, lead, parts)
 
 
 def _blocks(study: Study, names: Sequence[str]) -> list[Block]:
     """The blocks of named reports; if a report has a figure, its tables are collapsed."""
-    made = [find_report(f"{study.benchmark}/{name}").blocks(study.frame) for name in names]
-    return [block for own in made for block in (collapse_tables(own) if figures_of(own) else own)]
+    report_blocks = [find_report(f"{study.benchmark}/{name}").blocks(study.frame) for name in names]
+    return [block for blocks in report_blocks for block in (collapse_tables(blocks) if figures_of(blocks) else blocks)]
 
 
 def unnamed(study: Study) -> bool:

@@ -79,7 +79,7 @@ class TargetSet(Validated):
 
     @property
     def name(self) -> str:
-        """Its name among the image sets of an evaluation; content instead of paths, since keys contain it."""
+        """Name among the image sets of an evaluation; it has content instead of paths, because keys contain it."""
         return ":".join(str(canonical(column)) for column in (self.split, self.target) if column is not None) or "test"
 
     @property
@@ -206,20 +206,20 @@ def average_predictions(members: Sequence[Predictions]) -> Predictions:
         np.divide(rows, length, where=length > 0, out=rows * 0)
         for rows, length in zip(embeddings, lengths, strict=True)
     ]
-    joined = np.concatenate(units, axis=1) * np.mean(lengths, axis=0) / len(members) ** 0.5
-    return stacked.replace(embeddings=joined.astype(np.float32), scores=scores)
+    concatenated = np.concatenate(units, axis=1) * np.mean(lengths, axis=0) / len(members) ** 0.5
+    return stacked.replace(embeddings=concatenated.astype(np.float32), scores=scores)
 
 
 class Evaluation(Validated, ABC):
     """One kind of evaluation. A subclass is a frozen dataclass; its fields are settings, and part of keys."""
 
     name: ClassVar[str] = ""
-    version: ClassVar[int] = 1  # a change that moves numbers raises it
+    version: ClassVar[int] = 1  # raised by every change of numbers
     question: ClassVar[str] = ""
-    fields: ClassVar[tuple[Field, ...]] = ("logits", "scores")  # outputs that it reads
+    fields: ClassVar[tuple[Field, ...]] = ("logits", "scores")  # required outputs of networks
     dtype: ClassVar[Literal["float32", "float16"]] = "float32"  # of predictions on disk; the most precise is kept
     headlines: ClassVar[tuple[Headline, ...]] = ()  # the first is the one of a single column
-    siblings: ClassVar[bool] = False  # it evaluates networks that differ in their seeds alone, stacked
+    siblings: ClassVar[bool] = False  # whether it evaluates networks that differ in their seeds alone together
 
     @abstractmethod
     def image_sets(self, subject: Subject) -> Mapping[str, ImageSet]:
@@ -240,7 +240,7 @@ class Evaluation(Validated, ABC):
 
     @cached_property
     def settings(self) -> Row:
-        """Its fields as plain values."""
+        """The fields of the evaluation as plain values."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
 
 

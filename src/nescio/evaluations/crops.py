@@ -55,9 +55,9 @@ class Crops(Evaluation):
 
 def find_own_images(images: Array, crops: Array) -> Array:
     """(n,) whether the nearest image of a crop is the one that it was cut from (Kirchhof et al. 2023, A.6)."""
-    usable, hits = images.any(1) & crops.any(1), np.zeros(len(images), bool)
-    if usable.any():
-        references = prepare_points(images[usable], "cosine")
-        neighbours = nearest_rows(references, prepare_points(crops[usable], "cosine", like=references), (1,))[:, 0]
-        hits[usable] = neighbours == np.arange(len(neighbours))
+    nonzero, hits = images.any(1) & crops.any(1), np.zeros(len(images), bool)
+    if nonzero.any():
+        references = prepare_points(images[nonzero], "cosine")
+        neighbours = nearest_rows(references, prepare_points(crops[nonzero], "cosine", like=references), (1,))[:, 0]
+        hits[nonzero] = neighbours == np.arange(len(neighbours))
     return hits

@@ -33,19 +33,19 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
     most precise type that an evaluation needs, so that scores of two image sets can be compared.
     """
     planned = Planned()
-    pairs: list[tuple[Subject, Evaluation, Mapping[str, ImageSet]]] = []
+    applicable: list[tuple[Subject, Evaluation, Mapping[str, ImageSet]]] = []
     subjects = list(subjects)
     for evaluation in evaluations:
         for subject in sibling_subjects(subjects) if evaluation.siblings else subjects:
             try:
-                pairs.append((subject, evaluation, evaluation.image_sets(subject)))
+                applicable.append((subject, evaluation, evaluation.image_sets(subject)))
             except (Inapplicable, Undefined, BadInput) as reason:
                 planned.reasons.append(_reason(subject, evaluation, reason))
     fields: dict[ImageSet, set[str]] = {}
-    for _, evaluation, sets in pairs:
+    for _, evaluation, sets in applicable:
         for images in sets.values():
             fields.setdefault(images, set()).update(evaluation.fields)
-    dtype: Literal["float32", "float16"] = max((evaluation.dtype for _, evaluation, _ in pairs), default="float32")
+    dtype: Literal["float32", "float16"] = max((evaluation.dtype for _, evaluation, _ in applicable), default="float32")
 
     @cache
     def parent_of(network: Network) -> Step | str:
@@ -60,7 +60,7 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
         spec = output_spec(fields[images], dtype)
         return predict_step(network, named(images), root=root, output_spec=spec, parent=parent_of(network))
 
-    for subject, evaluation, sets in pairs:
+    for subject, evaluation, sets in applicable:
         networks = subject.group.networks
         steps = {
             name: evaluation.prediction_steps(subject, images)
@@ -78,7 +78,7 @@ def output_spec(fields: Iterable[str], dtype: Literal["float32", "float16"] = "f
 
 
 def sibling_subjects(subjects: Sequence[Subject]) -> list[Subject]:
-    """One subject for the single networks that differ in their seeds alone."""
+    """Merge single networks that differ in their seeds alone into one subject."""
     groups: dict[Any, list[Subject]] = {}
     for subject in subjects:
         columns = subject.group.columns
@@ -101,8 +101,10 @@ def _step(
     columns = {"evaluation": evaluation.name, **subject.group.columns}
     config = {"evaluation": evaluation, "columns": columns, "sets": list(sets)}
     make = partial(_evaluate, subject=subject, evaluation=evaluation, sets=sets, steps=steps, columns=columns)
-    most = max(len(members) for members in steps.values())
-    parents = tuple(dict.fromkeys(members[n] for n in range(most) for members in steps.values() if n < len(members)))
+    largest_group = max(len(members) for members in steps.values())
+    parents = tuple(
+        dict.fromkeys(members[n] for n in range(largest_group) for members in steps.values() if n < len(members))
+    )
     return Step(f"{subject.group.title}, {evaluation.title}", "evaluate", config, make, parents, evaluation.version)
 
 

@@ -47,32 +47,32 @@ class FewShot(Evaluation):
                 if any(draw is None for draw in draws):
                     results.omit(f"A class has no more than {shots} images.", target=target, metric="accuracy")
                     continue
-                finished = [draw for draw in draws if draw is not None]
-                rows = sum(len(wrong) for wrong, _ in finished)
+                valid = [draw for draw in draws if draw is not None]
+                rows = sum(len(wrong) for wrong, _ in valid)
                 columns = {"split": "downstream", "target": target, "shots": shots}
-                results.add("accuracy", 1 - float(np.mean([wrong.mean() for wrong, _ in finished])), rows, **columns)  # type: ignore[arg-type]
-                both = [(wrong, u) for wrong, u in finished if wrong.any() and not wrong.all()]
-                if both:
-                    area = partial(np.mean, [metrics.auroc(u, wrong) for wrong, u in both])
+                results.add("accuracy", 1 - float(np.mean([wrong.mean() for wrong, _ in valid])), rows, **columns)  # type: ignore[arg-type]
+                with_errors = [(wrong, u) for wrong, u in valid if wrong.any() and not wrong.all()]
+                if with_errors:
+                    area = partial(np.mean, [metrics.auroc(u, wrong) for wrong, u in with_errors])
                     results.attempt("auroc", area, rows, measure="class_mean_margin", **columns)  # type: ignore[arg-type]
 
 
 def classify_by_mean(embeddings: Array, labels: Array, shots: int, draw: int) -> tuple[Array, Array] | None:
     """(wrong, uncertainty) of the images that are not labelled; None if a class has no image beside the labelled ones.
 
-    The uncertainty is minus the cosine with the nearest class mean, less that with the next one.
+    The uncertainty is the cosine with the second-nearest class mean minus that with the nearest one.
     """
     generator = np.random.Generator(np.random.PCG64(seed_for("few-shot", draw, shots)))
-    unit = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+    normalised = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
     classes = np.unique(labels)
-    chosen = np.zeros(len(labels), bool)
+    labelled = np.zeros(len(labels), bool)
     for label in classes:
         rows = np.flatnonzero(labels == label)
         if len(rows) <= shots:
             return None
-        chosen[rows[np.argsort(generator.random(len(rows)), kind="stable")[:shots]]] = True
-    means = np.stack([unit[chosen & (labels == label)].mean(0) for label in classes])
+        labelled[rows[np.argsort(generator.random(len(rows)), kind="stable")[:shots]]] = True
+    means = np.stack([normalised[labelled & (labels == label)].mean(0) for label in classes])
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-    cosines = unit[~chosen] @ means.T
+    cosines = normalised[~labelled] @ means.T
     order = np.sort(cosines, axis=1)
-    return classes[cosines.argmax(1)] != labels[~chosen], order[:, -2] - order[:, -1]
+    return classes[cosines.argmax(1)] != labels[~labelled], order[:, -2] - order[:, -1]

@@ -45,7 +45,7 @@ class GradedOOD(Evaluation):
         return {"test": subject.test_images} | graded
 
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
-        inside = compute_scores(outputs["test"], self.scores, results)
+        in_scores = compute_scores(outputs["test"], self.scores, results)
         in_classes = len(np.unique(np.asarray(outputs["test"].labels)))
         for name in (name for name in outputs if name != "test"):
             group, _, target = name.partition(":")
@@ -55,11 +55,11 @@ class GradedOOD(Evaluation):
             test = max(2, fewest // 4)
             division = split_ood_classes(labels, predictions.index, fewest - test, test)
             window = window_size(None, in_classes, len(division.classes))
-            outside = compute_scores(predictions, inside)
-            for score in (score for score in inside if score in outside):
-                grades = grade_ood(inside[score], outside[score], division, window, self.groups)
+            ood_scores = compute_scores(predictions, in_scores)
+            for score in (score for score in in_scores if score in ood_scores):
+                grades = grade_ood(in_scores[score], ood_scores[score], division, window, self.groups)
                 columns: Columns = {"split": group, "target": target, "measure": score}
-                add_grades(grades, len(inside[score]) + window * test, results, **columns)
+                add_grades(grades, len(in_scores[score]) + window * test, results, **columns)
 
 
 def add_grades(grades: OODGrades, count: int, results: RowBuilder, **columns: Unpack[Columns]) -> None:

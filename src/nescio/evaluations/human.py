@@ -1,4 +1,4 @@
-"""Human votes: is an image uncertain about which people disagree?"""
+"""Human votes: is uncertainty higher for images on which people disagree?"""
 
 from __future__ import annotations
 

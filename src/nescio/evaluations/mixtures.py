@@ -52,24 +52,31 @@ class Mixtures(Evaluation):
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
         trained_scores = compute_scores(outputs[TRAINED], self.scores, results)
         for target in self.target_sets(subject):
-            sides = outputs[TRAINED], outputs[target.name]
-            count = min(map(len, sides))
-            drawn = [draw_rows(len(side), count, seed_for("url mixture", target.target)) for side in sides]
-            new_scores = compute_scores(sides[1], trained_scores)
-            trained = {name: trained_scores[name][drawn[0]] for name in new_scores}
-            new = {name: values[drawn[1]] for name, values in new_scores.items()}
+            predictions = outputs[TRAINED], outputs[target.name]
+            count = min(map(len, predictions))
+            sampled_rows = [
+                draw_rows(len(side_predictions), count, seed_for("url mixture", target.target))
+                for side_predictions in predictions
+            ]
+            new_scores = compute_scores(predictions[1], trained_scores)
+            trained = {name: trained_scores[name][sampled_rows[0]] for name in new_scores}
+            new = {name: values[sampled_rows[1]] for name, values in new_scores.items()}
             rank_sets(trained, new, ("auroc",), results, split=OUT, target=target.target)
-            embeddings = [embeddings_of(side)[rows] for side, rows in zip(sides, drawn, strict=True)]
-            labels = [  # those of two sets never collide
-                2 * np.asarray(side.labels)[rows] + i for i, (side, rows) in enumerate(zip(sides, drawn, strict=True))
+            embeddings = [
+                embeddings_of(side_predictions)[rows]
+                for side_predictions, rows in zip(predictions, sampled_rows, strict=True)
+            ]
+            labels = [  # different for the two sets
+                2 * np.asarray(side_predictions.labels)[rows] + i
+                for i, (side_predictions, rows) in enumerate(zip(predictions, sampled_rows, strict=True))
             ]
             hits = find_neighbours(
                 np.concatenate(embeddings), np.concatenate(labels), results, split=MIXED, target=target.target
             )
-            mixed = {name: np.concatenate([trained[name], new[name]]) for name in new}
-            add_retrieval(mixed, hits, self.bootstrap, results, split=MIXED, target=target.target)
-            for split, side in zip((UPSTREAM, OUT), embeddings, strict=True):
-                lengths = np.linalg.norm(side.astype(np.float64), axis=1)
+            mixture = {name: np.concatenate([trained[name], new[name]]) for name in new}
+            add_retrieval(mixture, hits, self.bootstrap, results, split=MIXED, target=target.target)
+            for split, side_predictions in zip((UPSTREAM, OUT), embeddings, strict=True):
+                lengths = np.linalg.norm(side_predictions.astype(np.float64), axis=1)
                 for quantile, value in zip(QUANTILES, np.quantile(lengths, QUANTILES), strict=True):
                     results.add("length", value, count, target=target.target, split=split, quantile=quantile)
         if not self.sets:

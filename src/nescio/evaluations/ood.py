@@ -15,7 +15,7 @@ from nescio.rows import RowBuilder
 
 METRICS = ("auroc", "fpr_at_tpr@0.95")
 NEAR, FAR, LEFT_OUT = "near", "far", "left out"
-MOST = 10_000  # images of each set
+MOST = 10_000  # maximum number of images of each set
 
 
 def other_classes(subject: Subject, near: Sequence[str], far: Sequence[str]) -> dict[str, ImageSet]:
@@ -51,13 +51,13 @@ class OutOfDistribution(Evaluation):
         return {"test": subject.test_images} | sets
 
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
-        inside = compute_scores(outputs["test"], self.scores, results)
+        in_scores = compute_scores(outputs["test"], self.scores, results)
         for name in outputs:
             group, _, target = name.partition(":")
             if target:
-                outside = compute_scores(outputs[name], inside)
-                rank_sets(inside, outside, METRICS, results, split=group, target=target)
-        for score in inside:
+                ood_scores = compute_scores(outputs[name], in_scores)
+                rank_sets(in_scores, ood_scores, METRICS, results, split=group, target=target)
+        for score in in_scores:
             rows = [row for row in results.rows if row["measure"] == score and row["metric"] == "auroc"]
             if rows:
                 count = sum(row["n"] for row in rows)

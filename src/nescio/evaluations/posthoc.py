@@ -96,19 +96,19 @@ def scores_of(predictions: Mapping[str, Predictions]) -> Scorecard:
 
 
 def average_scores(members: Mapping[str, Sequence[Predictions]], cards: Sequence[Scorecard]) -> dict[str, Predictions]:
-    """The averaged predictions, with the means of those scores of their members that need embeddings."""
+    """The averaged predictions; scores that need embeddings are means over members."""
     score_sets = [card.raw for card in cards if card.raw is not None]
     embedded = [entry.name for entry in measures.registry.parts() if "embeddings" in entry.needs]
     names = [name for name in embedded if all(name in scores.uncertainty for scores in score_sets)]
-    averaged = {split: stack(list(predictions)) for split, predictions in members.items()}
-    for split in averaged.keys() - {"train", "val"}:
+    averages = {split: stack(list(predictions)) for split, predictions in members.items()}
+    for split in averages.keys() - {"train", "val"}:
         scores = {
             name: [u.uncertainty[name] if split == TEST else u.ood[name][split] for u in score_sets] for name in names
         }
-        averaged[split] = averaged[split].replace(
+        averages[split] = averages[split].replace(
             scores={name: np.mean(values, axis=0) for name, values in scores.items()}
         )
-    return averaged
+    return averages
 
 
 def columns_of(split: str, measure: str | None) -> Columns:

@@ -19,8 +19,8 @@ from nescio.predictions import Predictions
 from nescio.rows import Columns, RowBuilder
 
 ACCURACIES = ("accuracy", "accuracy@5")
-SCORES = ("native", "entropy", "msp", "max_logit", "energy")  # read from logits alone, or given by the method
-METHOD_SCORES = "method scores"  # among the names of scores: all that the method gives itself
+SCORES = ("native", "entropy", "msp", "max_logit", "energy")  # scores of logits, and the method's native score
+METHOD_SCORES = "method scores"  # stands for all scores of the method in a list of scores
 
 
 def compute_scores(
@@ -93,23 +93,23 @@ def rank_rows(
             results.omit(reason, **columns)
             continue
         for metric in metric_names:
-            ends: Columns = {}
+            limits: Columns = {}
             if intervals and metric == "auroc" and positive.any() and not positive.all():
                 components = significance.delong_components(values[~positive], {"": values[positive]}, {"": 1.0})
-                ends["low"], ends["high"] = significance.area_interval([components])
-            cell: Columns = {**columns, **ends}
+                limits["low"], limits["high"] = significance.area_interval([components])
+            cell: Columns = {**columns, **limits}
             results.attempt(metric, partial(parse_metric(metric), ranking), ranking.n, **cell)
 
 
 def rank_sets(
-    inside: Mapping[str, Array],
-    outside: Mapping[str, Array],
+    in_scores: Mapping[str, Array],
+    ood_scores: Mapping[str, Array],
     metric_names: Sequence[str],
     results: RowBuilder,
     **columns: Unpack[Columns],
 ) -> None:
     """Ranking metrics of every score: the rows of one set against those of another."""
-    for name in (name for name in inside if name in outside):
-        both = np.concatenate([inside[name], outside[name]])
-        positive = np.repeat([False, True], [len(inside[name]), len(outside[name])])
-        rank_rows({name: both}, positive, metric_names, results, **columns)
+    for name in (name for name in in_scores if name in ood_scores):
+        values = np.concatenate([in_scores[name], ood_scores[name]])
+        positive = np.repeat([False, True], [len(in_scores[name]), len(ood_scores[name])])
+        rank_rows({name: values}, positive, metric_names, results, **columns)

@@ -36,7 +36,7 @@ from nescio.rows import Columns, RowBuilder
 
 LEFT_OUT, MEAN, DOWNSTREAM = "left out", "mean", "downstream"
 RECALL, R_AUROC = "recall_at_1", "r_auroc"
-TIED_SHARE = "tied_share"  # share of images with the most frequent value of a score, if it is above a half
+TIED_SHARE = "tied_share"  # metric: share of images with the most frequent value of a score, if above 0.5
 SCORES = ("native", "entropy", "msp", "norm")
 VIEW = Crop(0.7, 0.9)
 
@@ -64,11 +64,11 @@ def embeddings_of(predictions: Predictions) -> Array:
 
 
 def find_neighbours(embeddings: Array, labels: Array, results: RowBuilder, **columns: Unpack[Columns]) -> Array:
-    """(n,) whether the nearest other image has the same label (R@1); embeddings of length zero have none."""
-    usable, hits = embeddings.any(1), np.zeros(len(labels), bool)
-    if usable.sum() > 1:
-        hits[usable] = metrics.retrieved(embeddings[usable], labels[usable])
-    if zeros := int((~usable).sum()):
+    """(n,) whether the nearest other image has the same label (R@1); False for embeddings of length zero."""
+    nonzero, hits = embeddings.any(1), np.zeros(len(labels), bool)
+    if nonzero.sum() > 1:
+        hits[nonzero] = metrics.retrieved(embeddings[nonzero], labels[nonzero])
+    if zeros := int((~nonzero).sum()):
         reason = f"{zeros} of {len(labels)} embeddings have length zero, and so no neighbour: they count as wrong."
         results.omit(reason, metric=RECALL, **columns)
     return hits

@@ -37,15 +37,15 @@ def compare(plan: Plan, work: Work) -> Plan:
     configured_evaluations = evaluations_of(plan)
     for name in (*plan.near_ood, *plan.far_ood, *plan.downstream, *plan.annotated):
         datasets.load(absolute_name(name), root, "all")  # a missing set is refused before hours of training
-    stored = read_comparable(plan) if plan.against else None
+    earlier_study = read_comparable(plan) if plan.against else None
     if not plan.networks:
         groups = lineup.train(groups_of(plan, work), work, partial(refuse_impossible, plan, root))
     else:
         groups = lineup.existing(plan.networks, plan.data, plan.preprocessing, work)
     subjects = [Subject(group, plan.data, root, plan.limit, plan.seed) for group in groups]
     lineup.evaluate((NAME, VERSION), subjects, configured_evaluations, work)
-    if stored is not None:
-        add_lines(stored, plan, work)
+    if earlier_study is not None:
+        add_lines(earlier_study, plan, work)
     work.add_notes(*lineup.mark_undertrained(work.networks, plan.reference_accuracy))
     return plan
 
@@ -56,10 +56,12 @@ def read_comparable(plan: Plan) -> Study:
     study = read_study(path)
     if study.benchmark != NAME or not study.plan:
         raise BadInput(f"{path} is not a study of `nescio run all` with its plan: name its folder.")
-    theirs, mine = settings_of(study.plan), settings_of(json.loads(json.dumps(asdict(plan))))
-    different = [name for name in mine if theirs.get(name) != mine[name]]
+    earlier_settings, own_settings = settings_of(study.plan), settings_of(json.loads(json.dumps(asdict(plan))))
+    different = [name for name in own_settings if earlier_settings.get(name) != own_settings[name]]
     if different:
-        values = "; ".join(f"{name} is {theirs.get(name)} there and {mine[name]} here" for name in different)
+        values = "; ".join(
+            f"{name} is {earlier_settings.get(name)} there and {own_settings[name]} here" for name in different
+        )
         raise BadInput(f"The numbers of {path} cannot be compared with these: {values}. Use the same settings.")
     return study
 
@@ -72,8 +74,8 @@ def settings_of(plan: Row) -> Row:
 
 def add_lines(study: Study, plan: Plan, work: Work) -> None:
     """Add the lines of a finished study that this one does not have."""
-    present = {line_of(row) for row in work.rows}
-    rows = [row for row in study.rows if line_of(row) not in present]
+    present_lines = {line_of(row) for row in work.rows}
+    rows = [row for row in study.rows if line_of(row) not in present_lines]
     networks = {row["network"] for row in rows}
 
     def entries(stored: Sequence[Row]) -> list[Row]:

@@ -48,8 +48,8 @@ NAME, VERSION = "cood", 4
 ABOUT_ROWS = {"benchmark": NAME, "version": VERSION, "evaluation": "misclassification"}
 SEVERITY = "severity"  # metric: mean confidence on a group of out-classes, whose number is in the column `severity`
 CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: the classes of its groups, and notes
-IMAGE_COLUMNS = ("index", "label", "answer")  # kept columns of the images of the hardest group
-FACTS = ("input_size", "embedding_size")  # of a model, as rows
+IMAGE_COLUMNS = ("index", "label", "answer")  # stored columns of the images of the hardest group
+FACTS = ("input_size", "embedding_size")  # facts of a model that become rows
 SETTINGS = (
     "estimation_images",
     "test_images",
@@ -58,7 +58,7 @@ SETTINGS = (
     "measures",
     "seed",
 )  # that decide numbers
-OVERLAP = "classes that overlap"  # heading of options
+OVERLAP = "classes that overlap"  # heading of the options in help texts
 
 
 @tag("plan:cood")
@@ -144,8 +144,8 @@ def grade_models(plan: Plan, pairs: Sequence[PairedPredictions], names: ClassNam
     if not pairs:
         raise BadInput("There is no model to grade: name at least one pair of in- and out-of-distribution predictions.")
     models = [pair.model for pair in pairs]
-    if twice := [model for model in models if models.count(model) > 1]:
-        raise BadInput(f"Two pairs are named {twice[0]}: every model needs a name of its own.")
+    if duplicates := [model for model in models if models.count(model) > 1]:
+        raise BadInput(f"Two pairs are named {duplicates[0]}: every model needs a name of its own.")
     for name in (name for pair in pairs for name in pair.extra_ood):
         if name.startswith(f"{SEVERITY} "):
             raise BadInput(f"A fixed out-set cannot be named {name!r}: that is the name of a group.")
@@ -326,9 +326,9 @@ def _group(model: Mapping[str, Array], measure: str, level: int) -> Array:
 
 
 def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames | None = None) -> list[Row]:
-    """Rows without a model: the images to which most models give the same answer, among their hardest (Fig. 27).
+    """Rows on all models: among their hardest images, those with the same prediction by most models (Fig. 27).
 
-    The value is how many of the n models give the answer.
+    The value is the number of models, of n, with this prediction.
     """
     graded = [model for model in models if "hard.index" in model]
     kinds = {model["hard.index"].dtype.kind for model in graded}

@@ -21,8 +21,8 @@ from nescio.work.steps import Work
 if TYPE_CHECKING:
     from nescio.benchmarks.cood import Plan
 
-LISTED = 50  # classes that are left out, by name
-ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
+LISTED = 50  # maximum number of omitted classes in a note
+ClassNames = tuple[Sequence[str], Sequence[str]]  # names of in-distribution and of OOD classes, class 0 first
 
 
 def paired_predictions(plan: Plan, work: Work) -> tuple[list[PairedPredictions], list[str]]:
@@ -37,11 +37,11 @@ def paired_predictions(plan: Plan, work: Work) -> tuple[list[PairedPredictions],
         )
     root = work.context.root
     extra = mapping(plan.extra_ood, "NAME=SET")
-    also = {name: name_for_keys_if_present(data, root, "all") for name, data in extra.items()}
+    extra_sets = {name: name_for_keys_if_present(data, root, "all") for name, data in extra.items()}
     inside = name_for_keys_if_present(plan.data, root, "test")
     outside = name_for_keys_if_present(plan.ood_data, root, "all")
     damaged: list[str] = []
-    pairs, notes = pairs_from_store(work.store, inside, outside, also, damaged)
+    pairs, notes = pairs_from_store(work.store, inside, outside, extra_sets, damaged)
     work.failures += [Failure("reading the store", reason) for reason in dict.fromkeys(damaged)]
     return pairs, notes
 
@@ -78,7 +78,7 @@ def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Seque
     except BadInput as reason:
         if plan.hierarchy:
             raise
-        work.add_notes(f"Whether classes of the two sets are the same could not be found out: {reason}")
+        work.add_notes(f"Whether classes of the two sets are the same is unknown: {reason}")
         return None
     if not all(name.isdigit() for name in names):  # class 3 of two sets is not the same class
         return names
@@ -131,13 +131,13 @@ def overlapping_classes(
     refused = hierarchy.overlapping(inside, outside, tree, imagenet_names)
     notes = []
     if refused:
-        why = "are in-classes" if tree is None else "are in-classes, or above or below one in the hierarchy"
-        why += ", or bear the name of a class of ImageNet-1k" if imagenet_names else ""
+        overlap = "are in-classes" if tree is None else "are in-classes, or above or below one in the hierarchy"
+        overlap += ", or have the name of a class of ImageNet-1k" if imagenet_names else ""
         listed = ", ".join(_described(outside[number], imagenet_names) for number in refused[:LISTED])
-        more = f" and {len(refused) - LISTED:,} more" if len(refused) > LISTED else ""
-        notes.append(f"{len(refused):,} of {len(outside):,} out-classes {why}, and are left out: {listed}{more}.")
+        suffix = f" and {len(refused) - LISTED:,} more" if len(refused) > LISTED else ""
+        notes.append(f"{len(refused):,} of {len(outside):,} out-classes {overlap}, and are left out: {listed}{suffix}.")
     if tree is not None and (unknown := sum(name not in tree for name in (*inside, *outside))):
-        notes.append(f"The hierarchy does not know {unknown:,} of the {len(inside) + len(outside):,} classes.")
+        notes.append(f"The hierarchy does not contain {unknown:,} of the {len(inside) + len(outside):,} classes.")
     return refused, notes
 
 
@@ -147,9 +147,9 @@ def _of_imagenet(predictions: ModelPredictions) -> bool:
 
 
 def _described(name: str, imagenet_names: Mapping[str, tuple[int, ...]]) -> str:
-    """A class, with how many classes of ImageNet-1k have its name, if there are several."""
-    times = len(imagenet_names.get(imagenet.plain(name), ()))
-    return f"{name} (the name of {times} classes)" if times > 1 else name
+    """A class, with the number of ImageNet-1k classes of its name if there are several."""
+    count = len(imagenet_names.get(imagenet.plain(name), ()))
+    return f"{name} (the name of {count} classes)" if count > 1 else name
 
 
 def _tree_of(plan: Plan) -> hierarchy.Hierarchy | None:

@@ -33,23 +33,25 @@ def compare(plan: Plan, work: Work) -> None:
     root = work.context.root
     plan = by_content(plan, root)
     check_possible(plan, work)
-    planned = [lineup.average([trial], root) for trial in trials_of(plan)]
-    groups = lineup.train(planned, work)
+    planned_groups = [lineup.average([trial], root) for trial in trials_of(plan)]
+    groups = lineup.train(planned_groups, work)
     candidates = by_candidate(groups)
-    for name, expected in by_candidate(planned).items():
-        if len(candidates.get(name, ())) < len(expected):
-            work.add_notes(f"{name}: {len(candidates.get(name, ()))} of {len(expected)} networks are there.")
+    for name, planned_networks in by_candidate(planned_groups).items():
+        if len(candidates.get(name, ())) < len(planned_networks):
+            work.add_notes(f"{name}: {len(candidates.get(name, ()))} of {len(planned_networks)} networks are there.")
     members, notes = common_member_count({name: len(networks) for name, networks in candidates.items()})
     work.add_notes(*notes)
-    done: list[Step] = []
+    finished_steps: list[Step] = []
     for data, targets in plan.sources.items():
         trained = [Subject(group, data, root) for group in groups if group.columns["dataset"] == data]
         accuracies = [Representation(target, plan.k_accuracy) for target in targets]
         lineup.evaluate((NAME, VERSION), trained, accuracies, work)
-        compared = {id(group) for networks in candidates.values() for group in networks[:members]}
-        siblings = [subject for subject in trained if id(subject.group) in compared]
-        done += lineup.evaluate((NAME, VERSION), siblings, [evaluation_of(plan, target) for target in targets], work)
-    work.evaluate("rank candidates", rank_steps(done))
+        compared_ids = {id(group) for networks in candidates.values() for group in networks[:members]}
+        siblings = [subject for subject in trained if id(subject.group) in compared_ids]
+        finished_steps += lineup.evaluate(
+            (NAME, VERSION), siblings, [evaluation_of(plan, target) for target in targets], work
+        )
+    work.evaluate("rank candidates", rank_steps(finished_steps))
 
 
 def by_content(plan: Plan, root: str | None) -> Plan:
@@ -140,12 +142,12 @@ def check_possible(plan: Plan, work: Work) -> None:
 
 def rank_steps(evaluated: Iterable[Step]) -> list[Step]:
     """One step for the candidates that differ in their method alone, among which Table 3 chooses."""
-    rivals: dict[tuple[str, ...], list[Step]] = {}
+    candidates: dict[tuple[str, ...], list[Step]] = {}
     for step in evaluated:
         columns, evaluation = step.config["columns"], step.config["evaluation"]
         key = columns["dataset"], columns["backbone"], evaluation.target
-        rivals.setdefault(tuple(map(str, key)), []).append(step)
-    return [rank_step(key, steps) for key, steps in rivals.items() if len(steps) > 1]
+        candidates.setdefault(tuple(map(str, key)), []).append(step)
+    return [rank_step(key, steps) for key, steps in candidates.items() if len(steps) > 1]
 
 
 def rank_step(key: Sequence[str], steps: Sequence[Step]) -> Step:

@@ -32,19 +32,22 @@ from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
 
 NAME, VERSION = "selective", 6
-SCORECARD = "scorecard"  # evaluation of one model
-DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model to the best (`reference`) by a metric (`criterion`)
-RESAMPLES = 1000  # of the intervals of ECE and of coverages
-AMONG = 10  # models, the best by a metric, that are tested against the first of them
+SCORECARD = "scorecard"  # name of the evaluation of one model
+DIFFERENCE, ADJUSTED = (
+    "difference",
+    "adjusted_p",
+)  # metrics of a model compared with the best (`reference`) by a metric (`criterion`)
+RESAMPLES = 1000  # resamples for intervals of ECE and of coverages
+AMONG = 10  # number of best models by a metric, the first of which is tested against the others
 OF_SOFTMAX = ("msp", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
 PROBABILITIES = ("nll", "brier", "ece")
 FACTS_OF_ROWS = {"benchmark": NAME, "version": VERSION, "evaluation": SCORECARD}
 FACTS = ("input_size", "embedding_size", "published_accuracy")
-SETTINGS = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")  # that determine results
+SETTINGS = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")  # fields that determine results
 TENTH = 10  # one row in ten fits the temperature
-FEWEST = 50  # rows that fit a temperature, at least: with 50 its error is a sixth
-NO_ECE = "An entropy is not a probability, so it is not calibrated or miscalibrated; the ECE is that of the largest."
+FEWEST = 50  # minimum number of rows that fit a temperature; with 50 its relative error is 1/6
+NO_ECE = "An entropy is not a probability, so it has no ECE; see the ECE of msp."
 TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these is fewer than {FEWEST}: too few."
 
 
@@ -74,7 +77,7 @@ class Plan(Validated):
                 raise BadInput(f"There is no measure named {name!r} here. There are: {', '.join(MEASURES)}.")
         for share in (*self.accuracies, *self.risks, *self.over, *self.curve):
             if not 0 < share <= 1:
-                raise BadInput(f"Accuracies and coverages lie above 0 and up to 1; {share:g} does not.")
+                raise BadInput(f"Accuracies and coverages must be above 0 and at most 1, got {share:g}.")
 
     @property
     def ranking(self) -> tuple[str, ...]:
@@ -139,7 +142,7 @@ def _make(step_folder: StepFolder, context: Context, plan: Plan, model: ModelPre
     return files_of(rows_of(plan, model))
 
 
-# ---- the best of them
+# ---- comparison of the best models
 
 
 def winners(plan: Plan) -> tuple[str, ...]:
@@ -150,9 +153,9 @@ def winners(plan: Plan) -> tuple[str, ...]:
 
 def best_models(plan: Plan, metric: str, rows: Sequence[Row]) -> list[str]:
     """The AMONG best models by a metric of their raw predictions."""
-    usual = {"metric": metric, "calibrated": False, "evaluation": SCORECARD}
-    own = [row for row in rows if usual.items() <= row.items() and row["measure"] in (None, USUAL)]
-    return [row["backbone"] for row in sorted(own, key=lambda row: (-row["value"], row["backbone"]))[:AMONG]]
+    criteria = {"metric": metric, "calibrated": False, "evaluation": SCORECARD}
+    metric_rows = [row for row in rows if criteria.items() <= row.items() and row["measure"] in (None, USUAL)]
+    return [row["backbone"] for row in sorted(metric_rows, key=lambda row: (-row["value"], row["backbone"]))[:AMONG]]
 
 
 def _best_step(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> Step:
@@ -175,7 +178,7 @@ def _make_best(
 def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> list[ModelRows]:
     """Difference of every other model to the best on the same images, with Holm's p-value: a paired bootstrap."""
     predictions = {model.model: labelled_in_distribution(model.load()) for model in models}
-    if metric not in ACCURACIES:  # a temperature does not change them, so that they are of all rows
+    if metric not in ACCURACIES:  # accuracies are of all rows, because a temperature does not change them
         predictions = {
             name: model_predictions.take(temperature_split(model_predictions, plan)[1])
             for name, model_predictions in predictions.items()
@@ -233,14 +236,14 @@ class ScoredModel(ModelRows):
 
     def add_all(self, predictions: Predictions, test: Array, *, calibrated: bool) -> None:
         """Accuracy of all rows; probabilities and rankings of the test rows."""
-        whole = summary(predictions)
-        outcomes = whole.outcomes(test)
-        every = whole.outcomes(np.arange(len(predictions)))
-        add_outcomes(every, ACCURACIES, self, intervals=True, calibrated=calibrated)
+        scores = summary(predictions)
+        outcomes = scores.outcomes(test)
+        all_outcomes = scores.outcomes(np.arange(len(predictions)))
+        add_outcomes(all_outcomes, ACCURACIES, self, intervals=True, calibrated=calibrated)
         add_outcomes(outcomes, PROBABILITIES, self, calibrated=calibrated)
         for name in OF_SOFTMAX:
             if name in self.plan.measures:
-                self.add_ranking(name, whole.u[name][test], outcomes.wrong, calibrated)
+                self.add_ranking(name, scores.u[name][test], outcomes.wrong, calibrated)
         self.add_intervals(predictions.take(test), calibrated)
         if "entropy" in self.plan.measures and not calibrated:
             self.omit(NO_ECE, measure="entropy", metric="ece", shared=True)
@@ -259,13 +262,13 @@ class ScoredModel(ModelRows):
     def add_dropout(self, predictions: Predictions, test: Array) -> None:
         """Accuracy under MC-dropout, and how the entropy of its mean ranks its predictions (appendix K)."""
         try:
-            whole = summary(dropout_mean(predictions))
+            scores = summary(dropout_mean(predictions))
         except Undefined as reason:
             self.omit(reason, measure=MC_DROPOUT, shared=True)
             return
-        every = whole.outcomes(np.arange(len(predictions)))
-        add_outcomes(every, ("accuracy",), self, intervals=True, measure=MC_DROPOUT)
-        self.add_ranking(MC_DROPOUT, whole.u["entropy"][test], whole.outcomes(test).wrong, False)
+        all_outcomes = scores.outcomes(np.arange(len(predictions)))
+        add_outcomes(all_outcomes, ("accuracy",), self, intervals=True, measure=MC_DROPOUT)
+        self.add_ranking(MC_DROPOUT, scores.u["entropy"][test], scores.outcomes(test).wrong, False)
 
     def add_ranking(self, measure: str, u: Array, wrong: Array, calibrated: bool) -> None:
         rank_rows({measure: u}, wrong, self.plan.ranking, self, intervals=True, calibrated=calibrated)

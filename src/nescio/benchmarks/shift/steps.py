@@ -96,26 +96,26 @@ def groups_of(plan: Plan, numbers: Mapping[str, int], root: str | None) -> list[
 
     def group(method: str, size: int, seed: int) -> NetworkGroup:
         count = plan.strengths if methods[method].strength_hparam else 1  # weight decay is the plan's
-        plain = [plain_trial(plan, method, seed, member) for member in range(size)]
-        trials = [lineup.with_strength(trial, numbers[method], count, default=True) for trial in plain]
+        default_trials = [plain_trial(plan, method, seed, member) for member in range(size)]
+        trials = [lineup.with_strength(trial, numbers[method], count, default=True) for trial in default_trials]
         return lineup.average(trials, root, plan.training.augment)
 
-    averaged = {*plan.ensemble_methods, *([MEMBER] if DEEP_ENSEMBLE in plan.methods else [])}
+    ensemble_methods = {*plan.ensemble_methods, *([MEMBER] if DEEP_ENSEMBLE in plan.methods else [])}
     lines = [(name, 1) for name in numbers]
-    lines += [(name, size) for size in sorted(plan.ensemble_sizes) for name in numbers if name in averaged]
+    lines += [(name, size) for size in sorted(plan.ensemble_sizes) for name in numbers if name in ensemble_methods]
     return [group(name, size, seed) for name, size in lines for seed in range(plan.seeds)]
 
 
 def choose_strengths(plan: Plan, work: Work) -> dict[str, int]:
     """Method → number of the strength with the lowest NLL of validation images, under the first seed."""
-    varied = [name for name in plan.trained if plan.strengths > 1 and methods[name].strength_hparam]
+    varied_methods = [name for name in plan.trained if plan.strengths > 1 and methods[name].strength_hparam]
     trials = [
         lineup.with_strength(plain_trial(plan, name), number, plan.strengths, default=True)
-        for name in varied
+        for name in varied_methods
         for number in range(plan.strengths)
     ]
     work.evaluate(CHOOSE, [lineup.search_step(trial, work.context.root, OUTPUTS) for trial in trials])
-    numbers = {name: 0 for name in plan.trained if work.is_dry_run or name not in varied}
+    numbers = {name: 0 for name in plan.trained if work.is_dry_run or name not in varied_methods}
     if rows := [row for row in work.rows if row["split"] == "val" and row["metric"] == "nll"]:
         best = best_trials(rows, 1, by=("method",), trials=range(plan.strengths))
         work.add_notes(*best.notes)

@@ -135,7 +135,7 @@ def named_ood_classes(dataset: datasets.Dataset, classes: Classes, ood_classes: 
     remaining = ood_classes or tuple(sorted(set(range(len(dataset.classes))) - set(classes)))
     if not remaining:
         raise BadInput(
-            f"All {len(dataset.classes)} classes of {dataset.name} are in-distribution: no class is left to be outside."
+            f"All {len(dataset.classes)} classes of {dataset.name} are in-distribution: no class is left for OOD rows."
         )
     return remaining
 
@@ -295,11 +295,11 @@ def _oracle(step_folder: StepFolder, context: Context, trial: Trial, predictions
     val, test = (load_predictions(step, context.store) for step in predictions.values())
     u_val, u = (measures.mean_probs(rows)[:, 1] for rows in (val, test))
     out_val, out = (np.asarray(rows.labels) == 1 for rows in (val, test))
-    cut = metrics.threshold(u_val[~out_val])
+    threshold = metrics.threshold(u_val[~out_val])
     numbers = {
         "auroc": (metrics.auroc(u, out), "out", len(u)),
-        "in_as_in": (metrics.in_as_in(u[~out], cut), "test", int((~out).sum())),
-        "out_as_out": (metrics.out_as_out(u[out], cut), "out", int(out.sum())),
+        "in_as_in": (metrics.in_as_in(u[~out], threshold), "test", int((~out).sum())),
+        "out_as_out": (metrics.out_as_out(u[out], threshold), "out", int(out.sum())),
     }
     group, columns = lineup.average([trial], context.root), {"method": "oracle", "dataset": data_of(trial.data)}
     results = results_of(group, context, SCORECARD, **columns)
@@ -377,7 +377,7 @@ def line_step(
 
 
 def scales_of(trials: Iterable[Trial], temperatures: Mapping[Trial, float | None]) -> list[float]:
-    """The divisor of each member's logits before members are averaged; 1 without a temperature."""
+    """The divisor of each member's logits before the members are averaged; 1 without a temperature."""
     return [temperatures.get(trial) or 1.0 for trial in trials]
 
 
@@ -402,17 +402,19 @@ def _line(
     probed = {split: load_predictions(step, context.store) for split, step in probes.items()}
     average = average_members(members, scales, probed, with_gmm="gmm" in names)
     score_names = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
-    present = [
+    available_scores = [
         name for name in score_names if name in measures.registry or name in measures.score_names(average["test"])
     ]
     results = results_of(group, context, SCORECARD, calibrated=calibrated)
     ood = {"out": average["out"]}
-    card = scorecard(average["test"], val=average["val"], ood=ood, calibration=None, only=present, facts=results.facts)
+    card = scorecard(
+        average["test"], val=average["val"], ood=ood, calibration=None, only=available_scores, facts=results.facts
+    )
     rows = [row | {"measure": score_names.get(row["measure"], row["measure"])} for row in card.rows]
-    absent = [
+    missing_scores = [
         {"measure": name, "metric": None, "split": "test", "reason": f"There is no score named {name!r}."}
         for name in score_names
-        if name not in present
+        if name not in available_scores
     ]
-    reasons = [{"method": group.columns["method"], **reason} for reason in (*card.reasons, *absent)]
+    reasons = [{"method": group.columns["method"], **reason} for reason in (*card.reasons, *missing_scores)]
     return evaluation_files(rows, reasons, results.networks)

@@ -332,9 +332,9 @@ def note_tied(work: Work) -> None:
         rows = [row for row in tied if (row["method"], row["measure"]) == (method, measure)]
         sets = shorten_names((dataset_label(row["target"] or row["split"]) for row in rows), limit=6)
         share = min(row["value"] for row in rows)
-        most = "all" if share == 1 else f"{share:.0%} or more"
+        share_text = "all" if share == 1 else f"{share:.0%} or more"
         work.add_notes(
-            f"{measure} of {method} has one value for {most} of the images of {sets}: it ranks none of them."
+            f"{measure} of {method} has one value for {share_text} of the images of {sets}: it ranks none of them."
         )
 
 
@@ -360,11 +360,11 @@ def existing(plan: Plan, work: Work) -> list[NetworkGroup]:
 def downstream(text: str, plan: Plan, root: str | None, groups: Sequence[NetworkGroup] = ()) -> Downstream:
     """A downstream set from DATA, DATA#TEST or DATA#VALIDATION#TEST."""
     data, texts = class_lists(text)
-    data, lists = name_for_keys(data, root), [numbers(classes) for classes in texts]
-    if len(lists) > 2:
+    data, class_texts = name_for_keys(data, root), [numbers(classes) for classes in texts]
+    if len(class_texts) > 2:
         raise SpecError(text, text.find("#"), "there are more than two lists of classes", "DATA#VALIDATION#TEST")
-    if lists:
-        val, test = (lists[0] if len(lists) == 2 else ()), lists[-1]
+    if class_texts:
+        val, test = (class_texts[0] if len(class_texts) == 2 else ()), class_texts[-1]
         refuse_trained_classes(data, {*val, *test}, root, groups)
     else:
         val, test = divide_classes(data, plan, root, groups)
@@ -384,13 +384,13 @@ def refuse_trained_classes(data: str, classes: set[int], root: str | None, group
         trial = group.trial
         if trial is None or not same_images(trial.data, data, root):
             continue
-        every = set(range(len(load_whole(data, root).classes)))
-        trained = every if trial.classes is None else set(trial.classes)
-        if learnt := sorted(classes & trained):
-            new = write_numbers(sorted(every - trained))
-            cure = f"its other classes are {data}#{new}" if new else "name another downstream set"
+        all_classes = set(range(len(load_whole(data, root).classes)))
+        trained = all_classes if trial.classes is None else set(trial.classes)
+        if overlap := sorted(classes & trained):
+            other_classes = write_numbers(sorted(all_classes - trained))
+            advice = f"its other classes are {data}#{other_classes}" if other_classes else "name another downstream set"
             name = group.columns["method"]
-            raise BadInput(f"Class {learnt[0]} of {data} is a class that a network ({name}) was trained on: {cure}.")
+            raise BadInput(f"Class {overlap[0]} of {data} is a class that a network ({name}) was trained on: {advice}.")
 
 
 def divide_classes(
@@ -410,16 +410,16 @@ def divide_classes(
     trained = [
         set(test if classes is None else classes) for name, classes in trained_on if same_images(data, name, root)
     ]
-    new = sorted(set(test).difference(*trained))
-    if test and not new:
-        cure = (
+    new_classes = sorted(set(test).difference(*trained))
+    if test and not new_classes:
+        advice = (
             "name other downstream sets"
             if plan.networks
             else "set classes to some of them, and the others are downstream"
         )
-        raise BadInput(f"All classes of {data} are trained: {cure}.")
-    count = round(plan.validation_share * len(new))
-    return tuple(new[:count]), tuple(new[count:])
+        raise BadInput(f"All classes of {data} are trained: {advice}.")
+    count = round(plan.validation_share * len(new_classes))
+    return tuple(new_classes[:count]), tuple(new_classes[count:])
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:

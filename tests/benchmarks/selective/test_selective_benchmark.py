@@ -353,8 +353,8 @@ def test_evaluate_models__models_of_several_sets_are_refused(held, store):
     [
         ({"fit_rows": 1}, "at least 50 rows"),
         ({"measures": ("gmm",)}, "no measure named 'gmm'"),
-        ({"accuracies": (99,)}, "above 0 and up to 1"),
-        ({"curve": (0.0,)}, "above 0 and up to 1"),
+        ({"accuracies": (99,)}, "99"),
+        ({"curve": (0.0,)}, r"\b0\b"),
     ],
 )
 def test_plan__a_plan_that_makes_no_sense_is_refused(plan, said):

@@ -217,7 +217,7 @@ def test_sibling_scores__fewer_references_than_components_leave_the_density_out(
         ({"k_nc": (61,)}, r"k is 61,.*but.*only 60 references"),
         ({"k_nc": (0,)}, r"k is.*0.*;.*at least 1"),
         ({"k_nc": ()}, r"at least 1"),
-        ({"components": -1}, "number of them"),
+        ({"components": -1}, "components is -1"),
     ],
 )
 def test_sibling_scores__bad_input_is_said_in_a_sentence(change, words):

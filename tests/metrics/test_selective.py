@@ -447,7 +447,7 @@ def test_aulc__pract_aulc():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: selective_risk([1, 2], [0, 1], 0), "keeps no row"),
+        (lambda: selective_risk([1, 2], [0, 1], 0), "coverage is 0"),
         (lambda: selective_risk([1, 2], [0, 1], 1.01), "coverage is 1.01"),
         (lambda: selective_risk([1, 2], [0, 1], np.nan), "coverage is nan"),
         (lambda: selective_risk([1, 2], [0, 1], None), "coverage is None"),

@@ -251,7 +251,7 @@ def test_formats__a_dump_that_is_cut_while_it_is_read_is_a_sentence(tmp_path, en
     file = path if ending else path / "logits.npy"
     run = subprocess.run([sys.executable, "-c", code, path, file], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert re.fullmatch("(.*cut short.*\n){2}", run.stdout), run.stdout
+    assert re.fullmatch("(.*truncated.*\n){2}", run.stdout), run.stdout
 
 
 def fuzz(seconds, seed, *readers):

@@ -15,7 +15,7 @@ from nescio.benchmarks.posthoc import FAR, MISTAKES, NEAR
 from nescio.benchmarks.posthoc.reports import areas, mahalanobis_leads, pnorm_repairs, shaping_collapses
 from nescio.benchmarks.sensitivity.reports import correlation, correlations, idle_strengths, points
 from nescio.benchmarks.uimnet.reports import ORACLE, effects, first_lines, means, ranking
-from nescio.benchmarks.url.reports import results as retrieval_table
+from nescio.benchmarks.url.reports import retrieval as retrieval_table
 from nescio.metrics import spearman
 from nescio.report.frame import Frame
 from nescio.report.studies import read_study

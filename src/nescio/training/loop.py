@@ -149,7 +149,7 @@ def _fit(
 
 
 def _save_due(step_folder: StepFolder | None, saved: float, seconds: float) -> int:
-    """SAVE_AND_STOP if this process received a signal to end, else 1 if a checkpoint of `step_folder` is due, else 0."""
+    """SAVE_AND_STOP if this process got a signal to end, else 1 if a checkpoint of `step_folder` is due, else 0."""
     return (
         SAVE_AND_STOP
         if shutdown_requested.is_set()

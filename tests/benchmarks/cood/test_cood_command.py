@@ -295,7 +295,7 @@ def test_run__sets_with_the_same_class_names_lose_those_classes(
     gone = f"npz:{tmp_path / 'gone.npz'}"  # the images went away, the answers are still there
     zoo(store, "a", gone, outside, True)
     assert run("--store", store.root, "--data", one, "--ood-data", gone, *FEW) == 0
-    assert "same could not" in capsys.readouterr().out
+    assert "is unknown" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -263,12 +263,12 @@ def test_story__reliable_stands_beside_good():
         assert cells[line, "k-NN ↑"].value == pytest.approx(fmean(values(rows, metric="knn_accuracy", **about)))
         assert cells[line, "Brier ↓"].value == one(rows, measure=None, metric="brier", **about)
         assert str(cells[line, "M"]) == "3"
-    assert "k = 20" in table.note and reports.NOT_STORED not in table.note and "not equal" not in table.note
+    assert "k = 20" in table.note and reports.NOT_STORED not in table.note and "M differs" not in table.note
     fewer = [
         row | {"members": 2} if row["method"] == "moco" else row for row in rows if "accuracy" not in row["metric"]
     ]
     before = reports.downstream(Frame(fewer))
-    assert reports.NOT_STORED in before.note and "M is not equal" in before.note
+    assert reports.NOT_STORED in before.note and "M differs" in before.note
     assert before.columns == ("NC ↑", "Brier ↓", "entropy ↓", "variance ↓", "M")
     study = Study(benchmark="reliability", version=4, rows=rows)
     assert tables_of(reports.story(study))[0] == table and reports.first_look(study)[0] == table

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, softmax, xlogy
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -95,6 +95,8 @@ def test_fit_heads__every_pair_is_scikit_learns_converged_head(make, counts, pre
 
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=5), st.integers(1, 20), st.floats(-3, 3), st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
+@example([5, 8], 1, 3.0, 3)
+@example([18, 17, 30, 29, 27], 4, 2.721800037369759, 99)
 def test_fit_heads__the_gradient_vanishes_at_every_head(counts, d, log_scale, seed):
     x, y = clusters(counts, d, seed)
     x *= 10**log_scale
@@ -103,8 +105,13 @@ def test_fit_heads__the_gradient_vanishes_at_every_head(counts, d, log_scale, se
         rows = np.isin(y, (i, j))
         g = gradient(w, b, x[rows], y[rows] == i)
         # By strong convexity ‖w − w*‖ ≤ ‖g‖/α, and a log-odds moves by at most that times the length of a row.
-        reach = np.linalg.norm(x[rows] - x[rows].mean(0), axis=1).max()
-        assert np.linalg.norm(g[:-1] - g[-1] * x[rows].mean(0)) * reach < 0.2 or reach < 1e-3
+        lengths = np.linalg.norm(x[rows] - x[rows].mean(0), axis=1)
+        reach = lengths.max()
+        # Logits are computed in float32: of features in the thousands, rounding alone moves the gradient.
+        p = expit(x[rows] @ w + b)
+        rounding = np.finfo(np.float32).eps * (np.abs(x[rows]) @ np.abs(w) + abs(b))
+        slack = 4 * (p * (1 - p) * rounding * lengths).sum() * reach
+        assert np.linalg.norm(g[:-1] - g[-1] * x[rows].mean(0)) * reach < 0.2 + slack or reach < 1e-3
 
 
 @pytest.mark.parametrize("precision", LIMITS)

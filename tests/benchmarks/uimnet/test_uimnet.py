@@ -248,7 +248,8 @@ def test_trials_of__every_network_is_heard_of_when_it_is_there(study, heard, con
 # ---- guided search
 
 
-def test_run__a_guided_study_runs_and_finds_itself_finished(context, monkeypatch):
+def test_run__a_guided_study_runs_and_finds_itself_finished(study, context, monkeypatch):
+    """The study comes first: both share a store, in which another test counts the trained networks."""
     pytest.importorskip("optuna")
     plan = replace(PLAN, methods=("erm",), search="optuna", trials=2, seeds=1, oracle=False)
     first = run(plan, context)

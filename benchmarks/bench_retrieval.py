@@ -60,7 +60,7 @@ def run() -> list[dict[str, Any]]:
     if GPU:
         recall_s, neighbours = best_of(waited(lambda: nearest_rows(rows, rows)[:, 0]))
         exact_neighbours = torch.cat(
-            [_without_own(block, number, unit) for number, block in enumerate(unit.split(BLOCK))]
+            [_nearest_other(block, number, unit) for number, block in enumerate(unit.split(BLOCK))]
         )
         different = (neighbours != exact_neighbours).nonzero()[:, 0]
         gap = (
@@ -89,10 +89,10 @@ def run() -> list[dict[str, Any]]:
     ]
 
 
-def _without_own(block: torch.Tensor, number: int, unit: torch.Tensor) -> torch.Tensor:
+def _nearest_other(block: torch.Tensor, number: int, unit: torch.Tensor) -> torch.Tensor:
     scores = block @ unit.T
-    own = torch.arange(len(block), device=unit.device)
-    scores[own, number * BLOCK + own] = -torch.inf
+    rows = torch.arange(len(block), device=unit.device)
+    scores[rows, number * BLOCK + rows] = -torch.inf
     return scores.argmax(1)
 
 

@@ -14,7 +14,7 @@ from nescio.datasets.readers import DatasetRequest
 from nescio.datasets.scene_changes import shifts
 from nescio.datasets.scenes import scenes
 
-SCENES, WANTED = 40, 20.0  # number of scenes, required images per second
+SCENES, REQUIRED = 40, 20.0  # number of scenes, required images per second
 
 
 def timed(description: str, work: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
@@ -23,7 +23,7 @@ def timed(description: str, work: Callable[[], Any]) -> tuple[dict[str, Any], An
     seconds, result = best_of(work)
     seconds_per_image = (time.process_time() - start) / (3 * SCENES)
     note = (
-        f"{SCENES / seconds:.0f} images/s, wanted {WANTED:.0f}; {1000 * seconds_per_image:.0f} ms of one core for each"
+        f"{SCENES / seconds:.0f} images/s, required {REQUIRED:.0f}; {1000 * seconds_per_image:.0f} ms of one core each"
     )
     return {"work": f"{SCENES} scenes of 256 × 512, {description}", "ours_s": seconds, "note": note}, result
 

@@ -150,7 +150,7 @@ def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> fl
         name, _, parameters = row["metric"].partition("@")
         function = metrics.registry[name].function
         values = metrics.registry[name].values
-        options = {option: type(shown[0])(parameters) for option, shown in values.items()} if parameters else {}
+        options = {option: type(defaults[0])(parameters) for option, defaults in values.items()} if parameters else {}
         if row["measure"] not in (None, *u) or not metrics.registry[name].prepared:
             continue  # scores and metrics without an independent formula
         arguments = (outcomes,) if row["measure"] is None else (u[row["measure"]], ~outcomes.correct)

@@ -48,7 +48,7 @@ def filled(cls):
 def test_config_text_of_every_command_gives_its_options_again(name, tmp_path):
     first = filled(COMMANDS[name])
     for options in (first, *variants(first)):
-        if getattr(getattr(options, "crew", None), "launcher", "local") != "local":
+        if getattr(getattr(options, "worker_options", None), "launcher", "local") != "local":
             continue
         text = config_text(name.split(), options)
         (again,) = parsed(text, tmp_path, name, (COMMANDS[name], None))

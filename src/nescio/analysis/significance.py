@@ -149,7 +149,7 @@ def _share_below(values: Array, ordered: Array) -> Array:
 
 
 def _normal_p_value(difference: float, spread: float) -> float:
-    """Two-sided p-value of a normally distributed difference; None if both measures are equal."""
+    """Two-sided p-value of a normally distributed difference; without variance 1 if it is zero, else 0."""
     if spread <= MIN_VARIANCE:
         return 1.0 if abs(difference) < ROUNDING else 0.0
     return math.erfc(abs(difference) / math.sqrt(2 * spread))

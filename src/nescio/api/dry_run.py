@@ -53,7 +53,7 @@ class CostEstimate(ApiResult):
             where = f"docs/performance.md ({machine_of(self.context.device).name})"
             lines.append(f"Figures: short epochs are measured on this machine, other work is that of {where}.")
         if unknown := sum(stage.unknown for stage in self.stages):
-            lines.append(f"The cost of {unknown:,} of them is not known, and is not in the sum.")
+            lines.append(f"The sum omits {unknown:,} of them, whose cost is unknown.")
         return [*lines, "Steps that depend on results are represented by placeholders. Nothing was done."]
 
     def show(self, brief: bool = True) -> None:

@@ -77,7 +77,7 @@ class EvaluateOptions:
 class ModelEvaluation(ApiResult):
     """Scorecards of models, and their comparison if there are several.
 
-    incomparable  why there is no comparison
+    incomparable  the reason that there is no comparison
     """
 
     cards: list[Scorecard]

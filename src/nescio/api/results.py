@@ -1,4 +1,4 @@
-"""What functions of the API return: rows with data frames, tables, a page, and what commands print."""
+"""Results of the functions of the API: rows with data frames, tables, a page, and terminal output."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class BenchmarkOptions:
     """Options that every benchmark takes."""
 
     storage: StoreOptions = nested(StoreOptions())
-    crew: WorkerOptions = nested(WorkerOptions())
+    worker_options: WorkerOptions = nested(WorkerOptions())
     log: str | None = option(None, group="output")
     dry_run: bool = option(False, group="output")
 
@@ -52,7 +52,7 @@ def run(benchmark: str, /, *, preset: str | None = None, **parameters: object) -
     values = {name: value for name, value in parameters.items() if name in names}
     plan = options_from(chosen.plan, values, preset_of(chosen.plan, chosen.presets, preset, values))
     others = {name: value for name, value in parameters.items() if name not in names}
-    start = BenchmarkOptions(crew=WorkerOptions(workers=chosen.workers))
+    start = BenchmarkOptions(worker_options=WorkerOptions(workers=chosen.workers))
     return run_plan(chosen, plan, options_from(BenchmarkOptions, others, start))
 
 
@@ -63,7 +63,7 @@ def run_plan(
     check_log(options.log)
     if options.dry_run:
         return _cost_estimate(benchmark, plan, options)
-    with working(options.storage, options.crew, options.log, canonical(plan)) as work:
+    with working(options.storage, options.worker_options, options.log, canonical(plan)) as work:
         finished = work.store.folders(TRAIN)
         result = BenchmarkResult(base.run(benchmark, plan, work))
         trained = work.store.folders(TRAIN) != finished
@@ -97,14 +97,14 @@ def _cost_estimate(benchmark: base.Benchmark, plan: DataclassInstance, options: 
 
     started = process_time()  # of this process, and so of a worker
     use_one_thread()
-    context, crew = options.storage.context(), options.crew
-    workers = max(1, crew.launch(crew.count(options.storage.device)).workers)
+    context, worker_options = options.storage.context(), options.worker_options
+    workers = max(1, worker_options.launch(worker_options.count(options.storage.device)).workers)
     if context.store.root.is_file():
         raise BadInput(f"store is a file, {context.store.root}: name a folder.")
     rehearsal = DryRun(context, make_launcher("local", 0))
     with suppress(StoreError):  # required files are missing, as the last line states
         benchmark.run(plan, rehearsal)
-    processes_per_run, places = crew.processes * crew.nodes, min(crew.processes, workers)
+    processes_per_run, places = worker_options.processes * worker_options.nodes, min(worker_options.processes, workers)
     figures = partial(estimated, context=context)
     steps = rehearsal.steps.values()
     stages = costs(steps, context.store, figures, processes_per_run, places, clock=clock_of(context.device))

@@ -94,19 +94,19 @@ def _has_gpu() -> bool:
 
 @contextmanager
 def working(
-    storage: StoreOptions, crew: WorkerOptions, log: str | None = None, facts: dict[str, object] | None = None
+    storage: StoreOptions, worker_options: WorkerOptions, log: str | None = None, facts: dict[str, object] | None = None
 ) -> Iterator[Work]:
     """A Work with its launcher, progress and log, all of which end with the block."""
-    if storage.device.startswith("cuda") and crew.launcher == "local":  # other processes may use the GPU
+    if storage.device.startswith("cuda") and worker_options.launcher == "local":  # other processes may use the GPU
         from nescio.runtime import need_gpu
 
         need_gpu()  # here, not in every step
     with (
         logger(log, facts or {}) as write,
-        crew.launch(crew.count(storage.device)) as launcher,
+        worker_options.launch(worker_options.count(storage.device)) as launcher,
         Stages(launcher.workers, write) as stages,
     ):
-        yield Work(crew.context(storage), launcher, stages)
+        yield Work(worker_options.context(storage), launcher, stages)
 
 
 def print_notes(dataset: Dataset) -> None:

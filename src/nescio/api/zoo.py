@@ -84,7 +84,7 @@ class ZooOptions:
     pixel_cache: bool = option(True, "keep decoded images after the last model has used them", group="predicting")
     grading: GradingPlan = nested(GradingPlan(), omit=UNUSED)
     storage: StoreOptions = nested(StoreOptions())
-    crew: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
+    worker_options: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
     dry_run: bool = option(False, group="output")
 
     @property
@@ -143,8 +143,8 @@ def zoo(options: ZooOptions) -> ZooResult | CostEstimate:
     _check_names(options)
     if options.dry_run:
         return _cost_estimate(options)
-    crew = options.crew.launch(options.crew.count(options.storage.device))
-    with crew as launcher, Stages(launcher.workers) as stages:
+    workers = options.worker_options
+    with workers.launch(workers.count(options.storage.device)) as launcher, Stages(launcher.workers) as stages:
         works = [Work(options.storage.context(), launcher, stages) for _ in range(2)]
         return _run(options, *works)
 
@@ -175,8 +175,8 @@ def _cost_estimate(options: ZooOptions) -> CostEstimate:
     from nescio.work.launchers import make_launcher
 
     started = process_time()
-    context, crew = options.storage.context(), options.crew
-    workers = max(1, crew.launch(crew.count(options.storage.device)).workers)
+    context, worker_options = options.storage.context(), options.worker_options
+    workers = max(1, worker_options.launch(worker_options.count(options.storage.device)).workers)
     networks = _networks(options, context, None)
     predictions = zoo_cost.expected_predictions(_pairs(options, networks), _output_spec(options), context)
     for prediction in {

@@ -42,7 +42,7 @@ class Options:
     compile: bool = option(False)
     shards: int | None = option(None, unset=SHARDS)
     storage: StoreOptions = nested(StoreOptions())
-    crew: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
+    worker_options: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
 
 
 def run(options: Options) -> int:
@@ -68,7 +68,7 @@ def run(options: Options) -> int:
         raise BadInput(f"--limit must be at least 1, got {options.limit}.")
     images = replace(images, sample_size=options.limit, sample_seed=options.seed)
     status(" ".join(describe_preprocessing([network])))
-    with working(options.storage, options.crew) as work:
+    with working(options.storage, options.worker_options) as work:
         ranges = row_ranges(network, images, context, shards=options.shards, workers=work.launcher.workers)
         steps = [predict_step(network, images, root=root, compile=options.compile, ranges=ranges)]
         if options.probes:

@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 
 def _start(benchmark: base.Benchmark) -> RunOptions:
-    return RunOptions(crew=WorkerOptions(workers=benchmark.workers))
+    return RunOptions(worker_options=WorkerOptions(workers=benchmark.workers))
 
 
 def run(args: argparse.Namespace) -> int:

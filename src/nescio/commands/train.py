@@ -58,7 +58,7 @@ class Options:
     )
     training: Training = nested(TRAINING, omit=("batch_size", "augment"))
     log: str | None = option(None)
-    crew: WorkerOptions = nested(WorkerOptions())
+    worker_options: WorkerOptions = nested(WorkerOptions())
     storage: StoreOptions = nested(StoreOptions())
 
 
@@ -70,8 +70,13 @@ def run(options: Options) -> int:
 
     check_log(options.log)
     trial = trial_of(options)
-    crew = options.crew
-    if options.ensemble_size != 1 or crew.launcher != "local" or crew.processes != 1 or crew.nodes != 1:
+    worker_options = options.worker_options
+    if (
+        options.ensemble_size != 1
+        or worker_options.launcher != "local"
+        or worker_options.processes != 1
+        or worker_options.nodes != 1
+    ):
         return _launch_members(trial, options)
     context = options.storage.context()
     current, step = runtime_for(context.device), train_step(trial, context.root)
@@ -143,7 +148,7 @@ def _launch_members(trial: Trial, options: Options) -> int:
     members = [replace(step, title=f"init seed {seed}") for step, seed in zip(members, seeds, strict=True)]
     store = options.storage.context().store
     finished_before = {step.key for step in members if step.finished(store)}
-    with working(options.storage, options.crew) as work:
+    with working(options.storage, options.worker_options) as work:
         finished = work.run_stage("train", members)
     for step in finished:
         say(_sentence(step, store, step.key in finished_before))
@@ -173,7 +178,7 @@ def trial_of(options: Options) -> Trial:
     moved = dataset.channels == 1 and options.task == "classification"
     augment: Any = options.augment or method.augment or ("shift" if moved else "crop-flip")
     training = replace(options.training, batch_size=batch, augment=augment)
-    check_batch(training, rows, options.crew.processes * options.crew.nodes)
+    check_batch(training, rows, options.worker_options.processes * options.worker_options.nodes)
     check_views(training, method.views)
     text = options.spectral_bound
     spectral = method.spectral_default if text == DEFAULT else spectral_target(text, "--spectral-bound")
